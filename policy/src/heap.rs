@@ -1,0 +1,123 @@
+//! A binary heap whose items can be removed by the slot they belong to.
+//!
+//! Smallest key first. Push, pop and removal are O(log n); nothing is allocated once the vectors have
+//! grown to the largest number of slots in use, which a `BTreeMap` does not promise.
+
+const ABSENT: u32 = u32::MAX;
+
+#[derive(Debug, Clone)]
+pub(crate) struct IndexedHeap<K> {
+    items: Vec<(K, u32)>,
+    /// Where the item of a slot stands in `items`; `ABSENT` if the slot has none.
+    position: Vec<u32>,
+}
+
+impl<K: Ord + Copy> IndexedHeap<K> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            items: Vec::new(),
+            position: Vec::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(crate) fn contains(&self, slot: u32) -> bool {
+        self.position
+            .get(slot as usize)
+            .is_some_and(|&at| at != ABSENT)
+    }
+
+    pub(crate) fn peek(&self) -> Option<(K, u32)> {
+        self.items.first().copied()
+    }
+
+    /// Adds the item of `slot`, which must have none.
+    pub(crate) fn push(&mut self, slot: u32, key: K) {
+        debug_assert!(!self.contains(slot), "slot {slot} is in the heap already");
+        if self.position.len() <= slot as usize {
+            self.position.resize(slot as usize + 1, ABSENT);
+        }
+        self.items.push((key, slot));
+        self.sift_up(self.items.len() - 1);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(K, u32)> {
+        let top = self.peek()?;
+        self.remove_at(0);
+        Some(top)
+    }
+
+    /// Removes the item of `slot`; false if it has none.
+    pub(crate) fn remove(&mut self, slot: u32) -> bool {
+        match self.position.get(slot as usize) {
+            Some(&at) if at != ABSENT => {
+                self.remove_at(at as usize);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        for (_, slot) in self.items.drain(..) {
+            self.position[slot as usize] = ABSENT;
+        }
+    }
+
+    fn remove_at(&mut self, at: usize) {
+        let (_, slot) = self.items.swap_remove(at);
+        self.position[slot as usize] = ABSENT;
+        if at < self.items.len() {
+            // The item that took the place may belong above or below it.
+            self.sift_down(at);
+            self.sift_up(at);
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "slots are u32, so there are no more items"
+    )]
+    fn place(&mut self, at: usize, item: (K, u32)) {
+        self.items[at] = item;
+        self.position[item.1 as usize] = at as u32;
+    }
+
+    fn sift_up(&mut self, mut at: usize) {
+        let item = self.items[at];
+        while at > 0 {
+            let parent = (at - 1) / 2;
+            if self.items[parent].0 <= item.0 {
+                break;
+            }
+            self.place(at, self.items[parent]);
+            at = parent;
+        }
+        self.place(at, item);
+    }
+
+    fn sift_down(&mut self, mut at: usize) {
+        let item = self.items[at];
+        loop {
+            let left = 2 * at + 1;
+            if left >= self.items.len() {
+                break;
+            }
+            let right = left + 1;
+            let child = if right < self.items.len() && self.items[right].0 < self.items[left].0 {
+                right
+            } else {
+                left
+            };
+            if item.0 <= self.items[child].0 {
+                break;
+            }
+            self.place(at, self.items[child]);
+            at = child;
+        }
+        self.place(at, item);
+    }
+}

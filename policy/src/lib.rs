@@ -1,0 +1,22 @@
+//! Every decision of Weir as pure code.
+//!
+//! What is absent is the point: no clock, no input or output, no async, no randomness of its own, no
+//! logging. Time comes in as an argument, ids are dense integers that the caller gives, and the same
+//! inputs give the same outputs on every machine. The live programs and the simulator run this code.
+//!
+//! | module | decides | source |
+//! |---|---|---|
+//! | [`queue`] | in which order waiting requests start | M1.10, papers 1.4 |
+//! | [`gate`] | who starts, who waits, who is refused or shed | Knative's breaker; M1.10 |
+//! | [`slo`] | until when a request must be answered | design 4.2 |
+//! | [`profile`] | how long a request will take | M1.10 (estimated execution) |
+#![forbid(unsafe_code)]
+
+pub mod gate;
+mod heap;
+pub mod profile;
+pub mod queue;
+pub mod slo;
+mod time;
+
+pub use time::{RequestId, Span, Time};

@@ -1,0 +1,225 @@
+//! Until when a request must be answered: objectives, limits, deadlines and budgets (design 4.2).
+
+use crate::{Span, Time};
+
+/// The smallest budget that is handed on: a hop that has used up the budget still says "at once".
+pub const BUDGET_MIN: Span = Span::from_millis(1);
+
+/// What is known of a request's objective when it arrives. All spans count from the arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Signals {
+    /// `Weir-Budget-Ms`: what an earlier hop left of the objective.
+    pub budget: Option<Span>,
+    /// `grpc-timeout`.
+    pub grpc_timeout: Option<Span>,
+    /// `X-Envoy-Expected-Rq-Timeout-Ms`: when the gateway gives up. A limit, never an objective.
+    pub gateway_limit: Option<Span>,
+    /// The revision's `slo`.
+    pub slo: Option<Span>,
+    /// The revision's request timeout.
+    pub revision_timeout: Span,
+}
+
+/// When a request must be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// The point itself.
+    pub at: Time,
+    /// From arrival to `at`, if somebody asked for it; `None` for a best-effort request.
+    pub objective: Option<Span>,
+}
+
+impl Signals {
+    /// The deadline of a request that came at `arrival`.
+    ///
+    /// Objective = budget, else the smaller of `grpc-timeout` and `slo`. Limit = the smaller of the
+    /// gateway's and the revision's timeout; it cuts an objective and never makes one. Without an
+    /// objective the deadline is arrival + revision timeout.
+    #[must_use]
+    pub fn deadline(&self, arrival: Time) -> Deadline {
+        let asked = match self.budget {
+            Some(budget) => Some(budget),
+            None => match (self.grpc_timeout, self.slo) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
+        };
+        let limit = match self.gateway_limit {
+            Some(gateway) => gateway.min(self.revision_timeout),
+            None => self.revision_timeout,
+        };
+        let objective = asked.map(|objective| objective.min(limit));
+        Deadline {
+            at: arrival.after(objective.unwrap_or(self.revision_timeout)),
+            objective,
+        }
+    }
+}
+
+impl Deadline {
+    /// Latest start time (M1.10): deadline − estimated execution − estimated load. A best-effort
+    /// request keeps its deadline as key, so that such requests stay in the order they came.
+    #[must_use]
+    pub const fn latest_start(&self, execution: Span, load: Span) -> Time {
+        match self.objective {
+            Some(_) => self.at.before(execution).before(load),
+            None => self.at,
+        }
+    }
+}
+
+/// What is left of `budget` after it was held from `arrival` to `now`; at least [`BUDGET_MIN`].
+#[must_use]
+pub fn budget_left(budget: Span, arrival: Time, now: Time) -> Span {
+    budget.less(now.since(arrival)).max(BUDGET_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRIVAL: Time = Time(5_000_000_000);
+    const BASE: Signals = Signals {
+        budget: None,
+        grpc_timeout: None,
+        gateway_limit: None,
+        slo: None,
+        revision_timeout: Span::from_secs(300),
+    };
+
+    fn objective(signals: Signals) -> Option<u64> {
+        let deadline = signals.deadline(ARRIVAL);
+        if let Some(objective) = deadline.objective {
+            assert_eq!(deadline.at, ARRIVAL.after(objective));
+        }
+        deadline.objective.map(Span::as_millis)
+    }
+
+    #[test]
+    fn the_slo_is_the_objective_when_nothing_else_is_said() {
+        assert_eq!(
+            objective(Signals {
+                slo: Some(Span::from_millis(200)),
+                ..BASE
+            }),
+            Some(200)
+        );
+    }
+
+    #[test]
+    fn the_smaller_of_grpc_timeout_and_slo_wins() {
+        let slo = Some(Span::from_millis(200));
+        let grpc = |ms| Some(Span::from_millis(ms));
+        assert_eq!(
+            objective(Signals {
+                slo,
+                grpc_timeout: grpc(50),
+                ..BASE
+            }),
+            Some(50)
+        );
+        assert_eq!(
+            objective(Signals {
+                slo,
+                grpc_timeout: grpc(500),
+                ..BASE
+            }),
+            Some(200)
+        );
+        assert_eq!(
+            objective(Signals {
+                grpc_timeout: grpc(500),
+                ..BASE
+            }),
+            Some(500)
+        );
+    }
+
+    #[test]
+    fn a_budget_beats_both_even_when_longer() {
+        let signals = Signals {
+            budget: Some(Span::from_millis(900)),
+            grpc_timeout: Some(Span::from_millis(50)),
+            slo: Some(Span::from_millis(200)),
+            ..BASE
+        };
+        assert_eq!(objective(signals), Some(900));
+    }
+
+    #[test]
+    fn a_limit_cuts_an_objective() {
+        let signals = Signals {
+            slo: Some(Span::from_millis(200)),
+            gateway_limit: Some(Span::from_millis(80)),
+            ..BASE
+        };
+        assert_eq!(objective(signals), Some(80));
+        let signals = Signals {
+            slo: Some(Span::from_secs(400)),
+            gateway_limit: Some(Span::from_secs(350)),
+            ..BASE
+        };
+        assert_eq!(objective(signals), Some(300_000));
+    }
+
+    #[test]
+    fn a_limit_never_makes_an_objective() {
+        let signals = Signals {
+            gateway_limit: Some(Span::from_millis(15_000)),
+            ..BASE
+        };
+        let deadline = signals.deadline(ARRIVAL);
+        assert_eq!(
+            deadline,
+            Deadline {
+                at: ARRIVAL.after(Span::from_secs(300)),
+                objective: None
+            }
+        );
+    }
+
+    #[test]
+    fn best_effort_requests_keep_the_order_in_which_they_came() {
+        let early = BASE
+            .deadline(Time(1))
+            .latest_start(Span::from_secs(1), Span::ZERO);
+        let later = BASE
+            .deadline(Time(2))
+            .latest_start(Span::from_secs(9), Span::ZERO);
+        assert!(early < later);
+    }
+
+    #[test]
+    fn the_key_is_deadline_less_execution_less_load() {
+        let deadline = Signals {
+            slo: Some(Span::from_millis(100)),
+            ..BASE
+        }
+        .deadline(ARRIVAL);
+        let key = deadline.latest_start(Span::from_millis(30), Span::from_millis(20));
+        assert_eq!(key, ARRIVAL.after(Span::from_millis(50)));
+        assert_eq!(
+            deadline.latest_start(Span(u64::MAX), Span::ZERO),
+            Time::ZERO
+        );
+    }
+
+    #[test]
+    fn a_budget_is_handed_on_less_the_time_held_and_never_as_nothing() {
+        let left = |held_ms| {
+            budget_left(
+                Span::from_millis(100),
+                ARRIVAL,
+                ARRIVAL.after(Span::from_millis(held_ms)),
+            )
+        };
+        assert_eq!(left(30), Span::from_millis(70));
+        assert_eq!(left(100), BUDGET_MIN);
+        assert_eq!(left(5_000), BUDGET_MIN);
+        // A clock that stepped back has held nothing.
+        assert_eq!(
+            budget_left(Span::from_millis(100), ARRIVAL, Time::ZERO),
+            Span::from_millis(100)
+        );
+    }
+}

@@ -1,0 +1,264 @@
+//! The resolved configuration: the environment of knative-serving's queue-proxy, parsed once at start.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use crate::env::{Environment, Problem, Reader};
+use crate::options::{self, Options};
+use crate::readiness::Probe;
+
+/// The admin server's port: `/wait-for-drain`. Fixed by Knative.
+pub(crate) const ADMIN_PORT: u16 = 8022;
+/// The autoscaler stat's port. Fixed by Knative.
+pub(crate) const STAT_PORT: u16 = 9090;
+/// Waiting places for each one at the user container. Fixed by Knative.
+pub(crate) const DEPTH_PER_CONCURRENCY: usize = 10;
+/// Idle connections kept to the user container when its concurrency is not limited.
+pub(crate) const IDLE_CONNECTIONS_UNLIMITED: usize = 1_000;
+
+/// Everything that is fixed for the life of the process.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// The revision's namespace.
+    pub namespace: String,
+    /// The revision's name.
+    pub revision: String,
+    /// The pod's name: the key under which the autoscaler counts it.
+    pub pod: String,
+    /// The node's address, if known: the only peer whose `K-Kubelet-Probe` is believed.
+    pub host_ip: Option<IpAddr>,
+    /// The address to listen on: all interfaces unless `WEIR_BIND` says otherwise.
+    pub bind: IpAddr,
+    /// The plain listener's port.
+    pub serving_port: u16,
+    /// The user container's port on 127.0.0.1.
+    pub user_port: u16,
+    /// Requests at the user container at once; `None` is no limit.
+    pub container_concurrency: Option<u32>,
+    /// The request timeout, from arrival, waiting included. Zero answers 504 at once.
+    pub request_timeout: Duration,
+    /// No response header within this time; `None` is off.
+    pub response_start_timeout: Option<Duration>,
+    /// No response byte for this time; `None` is off.
+    pub idle_timeout: Option<Duration>,
+    /// Readiness probing tries HTTP/2 first.
+    pub http2_auto_detection: bool,
+    /// The user containers' readiness probes; all must pass. Empty: always ready.
+    pub readiness: Vec<Probe>,
+    /// zap's level, or empty.
+    pub log_level: String,
+    /// Weir's own options.
+    pub options: Options,
+}
+
+impl Config {
+    /// Reads the environment, and podinfo where `WEIR_PODINFO` or its default names a file.
+    ///
+    /// # Errors
+    /// Every variable that is missing or cannot be used.
+    pub(crate) fn from_environment(environment: &impl Environment) -> Result<Self, Vec<Problem>> {
+        let mut read = Reader::new(environment);
+        let namespace = read.required("SERVING_NAMESPACE");
+        read.required("SERVING_CONFIGURATION");
+        let revision = read.required("SERVING_REVISION");
+        let serving_port = read.required_number("QUEUE_SERVING_PORT");
+        read.required_number::<u16>("QUEUE_SERVING_TLS_PORT");
+        let container_concurrency: i64 = read.required_number("CONTAINER_CONCURRENCY");
+        let request_timeout: i64 = read.required_number("REVISION_TIMEOUT_SECONDS");
+        let response_start: i64 = read.optional_number("REVISION_RESPONSE_START_TIMEOUT_SECONDS");
+        let idle: i64 = read.optional_number("REVISION_IDLE_TIMEOUT_SECONDS");
+        let pod = read.required("SERVING_POD");
+        read.required("SERVING_POD_IP");
+        read.required("SERVING_LOGGING_CONFIG");
+        let log_level = read.required("SERVING_LOGGING_LEVEL");
+        let user_port = read.required_number("USER_PORT");
+        let probe = read.optional("SERVING_READINESS_PROBE");
+        let readiness = Probe::parse_list(&probe).unwrap_or_else(|why| {
+            read.invalid("SERVING_READINESS_PROBE", probe, why);
+            Vec::new()
+        });
+        let http2_auto_detection = read.optional_bool("ENABLE_HTTP2_AUTO_DETECTION");
+        // Always on, but a value that upstream refuses is refused.
+        read.optional_bool("ENABLE_HTTP_FULL_DUPLEX");
+        read.optional_bool("ENABLE_MULTI_CONTAINER_PROBES");
+        let observability = read.optional("OBSERVABILITY_CONFIG");
+        if !observability.is_empty()
+            && let Err(why) =
+                serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&observability)
+        {
+            read.invalid("OBSERVABILITY_CONFIG", observability, why);
+        }
+        let host_ip = read.optional("HOST_IP").parse().ok();
+        let bind = match read.optional("WEIR_BIND") {
+            unset if unset.is_empty() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            value => value.parse().unwrap_or_else(|_| {
+                read.invalid("WEIR_BIND", value, "an IP address is needed, as 127.0.0.7");
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+            }),
+        };
+        let container_concurrency = u32::try_from(container_concurrency).ok().filter(|&n| n > 0);
+        let options = options::read(environment, container_concurrency);
+
+        let problems = read.into_problems();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Self {
+            namespace,
+            revision,
+            pod,
+            host_ip,
+            bind,
+            serving_port,
+            user_port,
+            container_concurrency,
+            request_timeout: seconds(request_timeout),
+            response_start_timeout: Some(seconds(response_start)).filter(|d| !d.is_zero()),
+            idle_timeout: Some(seconds(idle)).filter(|d| !d.is_zero()),
+            http2_auto_detection,
+            readiness,
+            log_level,
+            options,
+        })
+    }
+
+    /// How many requests may be at the user container at once, if that is limited: Knative's
+    /// `containerConcurrency`, else Weir's `concurrency`.
+    #[must_use]
+    pub(crate) fn concurrency(&self) -> Option<u32> {
+        self.container_concurrency.or(self.options.concurrency)
+    }
+
+    /// How many requests may wait.
+    #[must_use]
+    pub(crate) fn queue_depth(&self) -> usize {
+        self.options.queue_depth.unwrap_or_else(|| {
+            self.concurrency()
+                .map_or(0, |n| DEPTH_PER_CONCURRENCY.saturating_mul(n as usize))
+        })
+    }
+
+    /// Idle connections kept to the user container.
+    #[must_use]
+    pub(crate) fn idle_connections(&self) -> usize {
+        self.concurrency()
+            .map_or(IDLE_CONNECTIONS_UNLIMITED, |n| n as usize)
+    }
+}
+
+fn seconds(value: i64) -> Duration {
+    Duration::from_secs(u64::try_from(value).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn complete() -> BTreeMap<&'static str, String> {
+        [
+            ("SERVING_NAMESPACE", "ns"),
+            ("SERVING_CONFIGURATION", ""),
+            ("SERVING_REVISION", "rev"),
+            ("QUEUE_SERVING_PORT", "8012"),
+            ("QUEUE_SERVING_TLS_PORT", "8112"),
+            ("CONTAINER_CONCURRENCY", "3"),
+            ("REVISION_TIMEOUT_SECONDS", "300"),
+            ("SERVING_POD", "pod"),
+            ("SERVING_POD_IP", "10.0.0.1"),
+            ("SERVING_LOGGING_CONFIG", ""),
+            ("SERVING_LOGGING_LEVEL", ""),
+            ("USER_PORT", "8080"),
+            ("WEIR_PODINFO", "/nonexistent"),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name, value.to_owned()))
+        .collect()
+    }
+
+    fn problems(change: &[(&'static str, &str)]) -> Vec<String> {
+        let mut environment = complete();
+        for (name, value) in change {
+            environment.insert(name, (*value).to_owned());
+        }
+        match Config::from_environment(&environment) {
+            Ok(_) => Vec::new(),
+            Err(problems) => problems.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn a_complete_environment_is_accepted() {
+        let config = Config::from_environment(&complete()).unwrap();
+        assert_eq!(config.concurrency(), Some(3));
+        assert_eq!(config.queue_depth(), 30);
+        assert_eq!(config.request_timeout, Duration::from_secs(300));
+        assert_eq!(config.idle_timeout, None);
+        assert!(!config.options.opted_in());
+    }
+
+    #[test]
+    fn every_missing_variable_is_named_at_once() {
+        let mut environment = complete();
+        environment.remove("USER_PORT");
+        environment.remove("SERVING_POD");
+        let problems = Config::from_environment(&environment).unwrap_err();
+        assert_eq!(
+            problems,
+            [
+                Problem::Missing("SERVING_POD"),
+                Problem::Missing("USER_PORT")
+            ]
+        );
+        assert_eq!(
+            problems[0].to_string(),
+            "required key SERVING_POD missing value"
+        );
+    }
+
+    #[test]
+    fn a_concurrency_below_one_is_no_limit() {
+        for value in ["0", "-1"] {
+            let mut environment = complete();
+            environment.insert("CONTAINER_CONCURRENCY", value.to_owned());
+            assert_eq!(
+                Config::from_environment(&environment)
+                    .unwrap()
+                    .concurrency(),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_used_is_named_with_what_is_allowed() {
+        assert_eq!(
+            problems(&[("ENABLE_HTTP_FULL_DUPLEX", "Yes")]),
+            [
+                "ENABLE_HTTP_FULL_DUPLEX=\"Yes\": allowed: 1 t T TRUE true True 0 f F FALSE false False"
+            ]
+        );
+        assert_eq!(
+            problems(&[
+                ("REVISION_TIMEOUT_SECONDS", "1s"),
+                ("CONTAINER_CONCURRENCY", "x")
+            ])
+            .len(),
+            2
+        );
+        assert_eq!(problems(&[("SERVING_READINESS_PROBE", "{")]).len(), 1);
+        assert_eq!(problems(&[("OBSERVABILITY_CONFIG", "[")]).len(), 1);
+        assert_eq!(problems(&[("WEIR_BIND", "lo")]).len(), 1);
+    }
+
+    #[test]
+    fn unknown_variables_and_keys_are_ignored() {
+        assert!(
+            problems(&[
+                ("SOMETHING", "else"),
+                ("OBSERVABILITY_CONFIG", r#"{"new":1}"#)
+            ])
+            .is_empty()
+        );
+    }
+}

@@ -1,0 +1,290 @@
+//! One client connection: which protocol, when its head is overdue, when its client is gone, how it ends.
+//!
+//! hyper notices that an HTTP/1 client has left only where it happens to read: not while a request's body
+//! waits unread, nor behind a pipelined request. The kernel knows at once (`EPOLLRDHUP`), whatever lies
+//! unread in the socket, and tokio passes that on as `Ready::READ_CLOSED`, the one readiness that a wait for
+//! `Interest::PRIORITY` ends with on a socket registered for reading. So each HTTP/1 connection has one
+//! such wait beside hyper. End of input while a request is being served means that its client is gone:
+//! dropping hyper's connection drops the request wherever it is, and nothing more is written.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::Interest;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::body::ProxyBody;
+use crate::io::{ClientIo, ConnectionState};
+
+/// An incomplete request head is cut after this time. Fixed by Knative.
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest request head: 1 MiB and what Go's server allows beyond it.
+pub(crate) const HEAD_BYTES_MAX: usize = 1024 * 1024 + 4096;
+/// The most header lines in a head. Go's server has no such bound; within its 1 MiB it takes more.
+pub(crate) const HEADERS_MAX: usize = 1_000;
+/// Streams on one HTTP/2 connection at once, as Knative's.
+const HTTP2_STREAMS_MAX: u32 = 250;
+/// Largest frame and receive window of a stream, as Knative's.
+const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Receive window of a connection: larger than a stream's, so that a stream that nobody reads (it waits in
+/// the queue) does not hold up the others.
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// Largest header list, as Knative's: 1 MiB and 320 bytes.
+const HTTP2_HEADER_LIST_BYTES_MAX: u32 = 1_048_896;
+/// After a response to a request whose body was not read, the rest is read and thrown away for this long:
+/// closing at once would reset the connection and could destroy the response on its way.
+const LINGER: Duration = Duration::from_millis(500);
+/// Wait after a failed accept, as when the process is out of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// Who is on the other side of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    /// Its address.
+    pub peer: IpAddr,
+    /// The connection, if it is HTTP/1.
+    pub http1: Option<Arc<ConnectionState>>,
+}
+
+/// Answers requests; one for all connections of a listener.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Answers one request.
+    fn handle(
+        self: Arc<Self>,
+        client: Client,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<ProxyBody>> + Send;
+}
+
+/// Tells all connections to finish what they have and to close.
+#[derive(Debug, Default)]
+pub(crate) struct Shutdown {
+    begun: AtomicBool,
+    notify: Notify,
+}
+
+impl Shutdown {
+    /// Begins the shutdown.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+        self.notify.notify_waiters();
+    }
+
+    async fn wait(&self) {
+        let notified = self.notify.notified();
+        if !self.begun.load(Ordering::Acquire) {
+            notified.await;
+        }
+    }
+}
+
+/// Accepts connections until shutdown; `connections` knows those that are open.
+pub(crate) async fn accept<H: Handler>(
+    listener: TcpListener,
+    handler: Arc<H>,
+    shutdown: Arc<Shutdown>,
+    connections: TaskTracker,
+) {
+    let mut stop = pin!(shutdown.wait());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stop => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                connections.spawn(serve(
+                    stream,
+                    peer.ip().to_canonical(),
+                    Arc::clone(&handler),
+                    Arc::clone(&shutdown),
+                ));
+            }
+            // The client left before we took it.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+async fn serve<H: Handler>(
+    stream: TcpStream,
+    peer: IpAddr,
+    handler: Arc<H>,
+    shutdown: Arc<Shutdown>,
+) {
+    // Without it small responses wait for the client's acknowledgement; a socket that refuses it is gone.
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let speaks_http2 = tokio::select! {
+        speaks = tokio::time::timeout(HEAD_TIMEOUT, sniff_http2(&stream)) => speaks,
+        () = shutdown.wait() => return,
+    };
+    match speaks_http2 {
+        Ok(Ok(true)) => serve_http2(stream, peer, handler, &shutdown).await,
+        Ok(Ok(false)) => serve_http1(stream, peer, handler, &shutdown).await,
+        // Nothing, or an error, within the time for a head.
+        Ok(Err(_)) | Err(_) => {}
+    }
+}
+
+/// Whether the connection begins with the HTTP/2 preface (RFC 9113 3.4). Four bytes decide: no method is
+/// called `PRI`.
+async fn sniff_http2(stream: &TcpStream) -> io::Result<bool> {
+    const PREFACE: &[u8; 4] = b"PRI ";
+    let mut start = [0; PREFACE.len()];
+    loop {
+        let n = stream.peek(&mut start).await?;
+        if n == PREFACE.len() || start[..n] != PREFACE[..n] || n == 0 {
+            return Ok(start == *PREFACE);
+        }
+        // One to three bytes that may become either: peeking does not wait for more.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn serve_http1<H: Handler>(
+    stream: TcpStream,
+    peer: IpAddr,
+    handler: Arc<H>,
+    shutdown: &Shutdown,
+) {
+    let state = ConnectionState::new();
+    let (io, socket) = ClientIo::new(stream, Arc::clone(&state));
+    let service = Adapter {
+        handler,
+        client: Client {
+            peer,
+            http1: Some(Arc::clone(&state)),
+        },
+    };
+    let ended = {
+        let mut connection = pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(None)
+                .title_case_headers(true)
+                .max_buf_size(HEAD_BYTES_MAX)
+                .max_headers(HEADERS_MAX)
+                .serve_connection(TokioIo::new(io), service)
+                .with_upgrades()
+        );
+        let mut stop = pin!(shutdown.wait());
+        let mut stopping = false;
+        let socket: &TcpStream = (*socket).as_ref();
+        let mut input_end = pin!(socket.ready(Interest::PRIORITY));
+        let mut client_gone = false;
+        let mut overdue: Option<Pin<Box<tokio::time::Sleep>>> = None;
+        poll_fn(|cx| {
+            if !stopping && stop.as_mut().poll(cx).is_ready() {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(true);
+            }
+            client_gone = client_gone || input_end.as_mut().poll(cx).is_ready();
+            if client_gone && state.is_serving() {
+                return Poll::Ready(false);
+            }
+            if state.is_reading_head() {
+                let overdue = overdue.get_or_insert_with(|| {
+                    Box::pin(tokio::time::sleep_until(Instant::now() + HEAD_TIMEOUT))
+                });
+                if overdue.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(false);
+                }
+            } else {
+                overdue = None;
+            }
+            Poll::Pending
+        })
+        .await
+    };
+    if ended && state.has_body_unread() {
+        linger((*socket).as_ref()).await;
+    }
+}
+
+/// Reads and throws away what the client still sends, until it stops or the time is up.
+async fn linger(socket: &TcpStream) {
+    let mut scratch = [0; 16 * 1024];
+    let discard = async {
+        while socket.readable().await.is_ok() {
+            match socket.try_read(&mut scratch) {
+                Ok(0) => return,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+                Ok(_) | Err(_) => {}
+            }
+        }
+    };
+    // Either way the connection is closed now.
+    let _in_time = tokio::time::timeout(LINGER, discard).await;
+}
+
+async fn serve_http2<H: Handler>(
+    stream: TcpStream,
+    peer: IpAddr,
+    handler: Arc<H>,
+    shutdown: &Shutdown,
+) {
+    let service = Adapter {
+        handler,
+        client: Client { peer, http1: None },
+    };
+    let mut connection = pin!(
+        http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(HTTP2_STREAMS_MAX)
+            .max_frame_size(HTTP2_WINDOW_BYTES)
+            .initial_stream_window_size(HTTP2_WINDOW_BYTES)
+            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+            .max_header_list_size(HTTP2_HEADER_LIST_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let stopped = tokio::select! {
+        _ended = connection.as_mut() => false,
+        () = shutdown.wait() => true,
+    };
+    if stopped {
+        connection.as_mut().graceful_shutdown();
+        // However it ends, it has ended.
+        let _ended = connection.await;
+    }
+}
+
+/// A handler as hyper's service, for one connection.
+struct Adapter<H> {
+    handler: Arc<H>,
+    client: Client,
+}
+
+impl<H: Handler> Service<Request<Incoming>> for Adapter<H> {
+    type Response = Response<ProxyBody>;
+    type Error = std::convert::Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let (handler, client) = (Arc::clone(&self.handler), self.client.clone());
+        Box::pin(async move { Ok(handler.handle(client, request).await) })
+    }
+}

@@ -1,0 +1,249 @@
+//! Deadlines and budgets in headers (design 4.2), for revisions that have opted in.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use policy::slo::{Deadline, Signals, budget_left};
+use policy::{Span, Time};
+
+const BUDGET: HeaderName = HeaderName::from_static("weir-budget-ms");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
+/// Headers of Weir's own begin so.
+const PREFIX: &str = "weir-";
+
+/// Reads and rewrites the headers that carry deadlines.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    slo: Option<Span>,
+    revision_timeout: Span,
+    /// Values that could not be used, since the start.
+    unusable: AtomicU64,
+}
+
+/// What a request's headers said of its deadline.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told {
+    /// Until when it must be answered.
+    pub deadline: Deadline,
+    grpc_timeout: Option<Span>,
+    has_budget: bool,
+}
+
+impl Deadlines {
+    /// For a revision with this objective and request timeout.
+    #[must_use]
+    pub(crate) fn new(slo: Option<Duration>, revision_timeout: Duration) -> Self {
+        Self {
+            slo: slo.map(span),
+            revision_timeout: span(revision_timeout),
+            unusable: AtomicU64::new(0),
+        }
+    }
+
+    /// How many header values could not be used.
+    #[must_use]
+    pub(crate) fn unusable(&self) -> u64 {
+        self.unusable.load(Ordering::Relaxed)
+    }
+
+    /// Reads a request's headers.
+    #[must_use]
+    pub(crate) fn read(&self, headers: &HeaderMap, arrival: Time) -> Told {
+        let budget = self
+            .value(headers, &BUDGET, parse_millis)
+            .map(|b| b.min(self.revision_timeout));
+        let grpc_timeout = self.value(headers, &GRPC_TIMEOUT, parse_grpc_timeout);
+        let signals = Signals {
+            budget,
+            grpc_timeout,
+            gateway_limit: self.value(headers, &ENVOY_TIMEOUT, parse_millis),
+            slo: self.slo,
+            revision_timeout: self.revision_timeout,
+        };
+        Told {
+            deadline: signals.deadline(arrival),
+            grpc_timeout,
+            has_budget: budget.is_some(),
+        }
+    }
+
+    /// Writes what is left at `now` in place of what came; other `Weir-*` headers go no further.
+    pub(crate) fn rewrite(&self, headers: &mut HeaderMap, told: &Told, arrival: Time, now: Time) {
+        let foreign: Vec<HeaderName> = headers
+            .keys()
+            .filter(|name| name.as_str().starts_with(PREFIX))
+            .cloned()
+            .collect();
+        for name in foreign {
+            headers.remove(name);
+        }
+        if (self.slo.is_some() || told.has_budget)
+            && let Some(objective) = told.deadline.objective
+        {
+            let left = budget_left(objective, arrival, now);
+            headers.insert(BUDGET, HeaderValue::from(left.as_millis().max(1)));
+        }
+        if let Some(timeout) = told.grpc_timeout
+            && let Ok(value) =
+                HeaderValue::try_from(format_grpc_timeout(budget_left(timeout, arrival, now)))
+        {
+            headers.insert(GRPC_TIMEOUT, value);
+        }
+    }
+
+    fn value(
+        &self,
+        headers: &HeaderMap,
+        name: &HeaderName,
+        parse: impl Fn(&str) -> Option<Span>,
+    ) -> Option<Span> {
+        let value = headers.get(name)?;
+        let parsed = value.to_str().ok().and_then(|text| parse(text.trim()));
+        if parsed.is_none() {
+            self.unusable.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(name = %name, value = ?value, "a deadline header cannot be used");
+        }
+        parsed
+    }
+}
+
+fn span(duration: Duration) -> Span {
+    Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Whole milliseconds of at least 1; digits only.
+fn parse_millis(text: &str) -> Option<Span> {
+    if !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    text.parse()
+        .ok()
+        .filter(|&ms| ms >= 1)
+        .map(Span::from_millis)
+}
+
+/// gRPC over HTTP/2, `Timeout`: at most eight digits and a unit of `H M S m u n`.
+fn parse_grpc_timeout(text: &str) -> Option<Span> {
+    let (unit_at, unit) = text.char_indices().next_back()?;
+    let digits = &text[..unit_at];
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let nanos: u64 = match unit {
+        'H' => 3_600_000_000_000,
+        'M' => 60_000_000_000,
+        'S' => 1_000_000_000,
+        'm' => 1_000_000,
+        'u' => 1_000,
+        'n' => 1,
+        _ => return None,
+    };
+    let amount: u64 = digits.parse().ok()?;
+    (amount > 0).then(|| Span(amount.saturating_mul(nanos)))
+}
+
+/// The finest unit in which eight digits suffice, rounded down.
+fn format_grpc_timeout(span: Span) -> String {
+    const DIGITS_MAX: u64 = 99_999_999;
+    for (unit, nanos) in [
+        ('u', 1_000),
+        ('m', 1_000_000),
+        ('S', 1_000_000_000),
+        ('M', 60_000_000_000),
+    ] {
+        if span.0 / nanos <= DIGITS_MAX {
+            return format!("{}{unit}", (span.0 / nanos).max(1));
+        }
+    }
+    format!("{}H", (span.0 / 3_600_000_000_000).min(DIGITS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRIVAL: Time = Time(1_000_000_000);
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        lines
+            .iter()
+            .map(|(n, v)| {
+                (
+                    HeaderName::from_static(n),
+                    HeaderValue::from_str(v).unwrap(),
+                )
+            })
+            .collect()
+    }
+
+    fn deadlines(slo_ms: Option<u64>) -> Deadlines {
+        Deadlines::new(slo_ms.map(Duration::from_millis), Duration::from_secs(10))
+    }
+
+    #[test]
+    fn a_budget_is_bounded_by_the_revision_timeout() {
+        let told = deadlines(Some(200)).read(&headers(&[("weir-budget-ms", "99999999")]), ARRIVAL);
+        assert_eq!(told.deadline.objective, Some(Span::from_secs(10)));
+    }
+
+    #[test]
+    fn unusable_values_are_ignored_and_counted() {
+        let deadlines = deadlines(Some(200));
+        for bad in ["0", "-5", "1.5", "", "abc", "99999999999999999999999"] {
+            let told = deadlines.read(&headers(&[("weir-budget-ms", bad)]), ARRIVAL);
+            assert_eq!(
+                told.deadline.objective,
+                Some(Span::from_millis(200)),
+                "{bad}"
+            );
+        }
+        assert_eq!(deadlines.unusable(), 6);
+    }
+
+    #[test]
+    fn what_is_left_goes_on_and_nothing_else_of_weir() {
+        let deadlines = deadlines(Some(200));
+        let mut headers = headers(&[
+            ("weir-budget-ms", "150"),
+            ("weir-hops", "1"),
+            ("grpc-timeout", "1S"),
+            ("x-other", "1"),
+        ]);
+        let told = deadlines.read(&headers, ARRIVAL);
+        deadlines.rewrite(
+            &mut headers,
+            &told,
+            ARRIVAL,
+            ARRIVAL.after(Span::from_millis(40)),
+        );
+        assert_eq!(headers["weir-budget-ms"], "110");
+        assert_eq!(headers["grpc-timeout"], "960000u");
+        assert!(!headers.contains_key("weir-hops"));
+        assert_eq!(headers["x-other"], "1");
+    }
+
+    #[test]
+    fn grpc_timeouts_are_read_as_the_protocol_says() {
+        for (text, nanos) in [
+            ("1H", 3_600_000_000_000),
+            ("2M", 120_000_000_000),
+            ("5m", 5_000_000),
+            ("7n", 7),
+        ] {
+            assert_eq!(parse_grpc_timeout(text), Some(Span(nanos)), "{text}");
+        }
+        for bad in ["", "S", "5", "0S", "5x", "123456789S", "-1S", "1 S", "é"] {
+            assert_eq!(parse_grpc_timeout(bad), None, "{bad}");
+        }
+        for ms in [1, 99, 99_999, 1_000_000, 90_000_000_000] {
+            let text = format_grpc_timeout(Span::from_millis(ms));
+            assert_eq!(
+                parse_grpc_timeout(&text),
+                Some(Span::from_millis(ms)),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Draining: from SIGTERM, or a call of `/wait-for-drain`, to the end of the quiet period.
+//!
+//! While draining, probes are answered 503 and traffic is served as ever. The drain is over when no
+//! request that is not a probe has come for [`QUIET_PERIOD`]. A drain that `/wait-for-drain` began is
+//! called off when no SIGTERM follows within [`SIGNAL_GRACE`]: then only the user container restarts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// So long without a request ends the drain. Fixed by Knative.
+pub(crate) const QUIET_PERIOD: Duration = Duration::from_secs(30);
+/// So long `/wait-for-drain` waits for the SIGTERM that belongs to it. Fixed by Knative.
+pub(crate) const SIGNAL_GRACE: Duration = Duration::from_secs(1);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Drain {
+    draining: AtomicBool,
+    state: Mutex<State>,
+    /// Counts drains that have ended, either way.
+    ended: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct State {
+    signalled: bool,
+    running: bool,
+    last_request: Instant,
+}
+
+impl Drain {
+    /// Not draining.
+    #[must_use]
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            draining: AtomicBool::new(false),
+            state: Mutex::new(State {
+                signalled: false,
+                running: false,
+                last_request: Instant::now(),
+            }),
+            ended: watch::Sender::new(0),
+        })
+    }
+
+    /// Probes are to be answered 503.
+    #[must_use]
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// A request that is no probe has come: the quiet period begins anew.
+    pub(crate) fn note_request(&self) {
+        if self.is_draining() {
+            self.lock().last_request = Instant::now();
+        }
+    }
+
+    /// SIGTERM came: drains, and returns when the quiet period is over.
+    pub(crate) async fn on_signal(self: &Arc<Self>) {
+        self.lock().signalled = true;
+        self.begin().await;
+    }
+
+    /// `/wait-for-drain`: drains, and returns when the quiet period is over or the drain was called off.
+    pub(crate) async fn wait(self: &Arc<Self>) {
+        self.begin().await;
+    }
+
+    async fn begin(self: &Arc<Self>) {
+        let mut ended = self.ended.subscribe();
+        {
+            let mut state = self.lock();
+            if !state.running {
+                state.running = true;
+                state.last_request = Instant::now();
+                self.draining.store(true, Ordering::Relaxed);
+                tokio::spawn(Arc::clone(self).run(Instant::now()));
+            }
+        }
+        // The sender lives as long as `self`.
+        let _ended = ended.changed().await;
+    }
+
+    async fn run(self: Arc<Self>, begin: Instant) {
+        let mut at = begin + SIGNAL_GRACE;
+        loop {
+            tokio::time::sleep_until(at).await;
+            let mut state = self.lock();
+            let quiet_until = state.last_request + QUIET_PERIOD;
+            if state.signalled && Instant::now() < quiet_until {
+                at = quiet_until;
+                continue;
+            }
+            if !state.signalled {
+                self.draining.store(false, Ordering::Relaxed);
+            }
+            state.running = false;
+            self.ended.send_modify(|ended| *ended += 1);
+            return;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_signal_drains_for_thirty_quiet_seconds() {
+        let drain = Drain::new();
+        let begin = Instant::now();
+        drain.on_signal().await;
+        assert_eq!(begin.elapsed().as_secs(), 30);
+        assert!(drain.is_draining());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_request_restarts_the_quiet_period() {
+        let drain = Drain::new();
+        let begin = Instant::now();
+        let waiting = tokio::spawn({
+            let drain = Arc::clone(&drain);
+            async move { drain.on_signal().await }
+        });
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            drain.note_request();
+        }
+        waiting.await.unwrap();
+        assert_eq!(begin.elapsed().as_secs(), 90);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_signal_the_drain_is_called_off_after_a_second() {
+        let drain = Drain::new();
+        let begin = Instant::now();
+        tokio::join!(drain.wait(), drain.wait());
+        assert_eq!(begin.elapsed().as_secs(), 1);
+        assert!(!drain.is_draining());
+        drain.on_signal().await;
+        assert!(drain.is_draining());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_signal_within_the_grace_lets_the_waiting_wait_for_the_whole_period() {
+        let drain = Drain::new();
+        let begin = Instant::now();
+        let signal = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            drain.on_signal().await;
+        };
+        tokio::join!(drain.wait(), signal);
+        assert_eq!(begin.elapsed().as_secs(), 30);
+    }
+}

@@ -1,0 +1,264 @@
+//! The client's side of a connection, as hyper and the connection task share it.
+//!
+//! hyper owns reading and writing. Beside it the connection task must see the end of input at any time,
+//! also while nobody reads (see [`crate::connection`]), so the socket is split: hyper gets the reading half,
+//! both hold the other half by reference.
+//!
+//! hyper sends trailers on HTTP/1 only if the request said `TE: trailers`, and only announced ones; Knative
+//! sends them always. So the response body hands its trailers to [`ConnectionState`], waits until all before
+//! them has been written, and ends; the terminator `0\r\n\r\n` that hyper then writes is the next thing to
+//! pass here, and is replaced by one with the trailers.
+
+use std::io;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf as _, Bytes};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+const TERMINATOR: &[u8] = b"0\r\n\r\n";
+
+/// What the parts of one HTTP/1 connection know of each other.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionState {
+    /// A request is being served: from its head to the last byte of its response.
+    serving: AtomicBool,
+    /// Bytes of the next request head have come, or the connection is new.
+    reading_head: AtomicBool,
+    /// A request's body was not read to its end.
+    body_unread: AtomicBool,
+    trailers: Mutex<Trailers>,
+}
+
+#[derive(Debug, Default)]
+enum Trailers {
+    #[default]
+    None,
+    /// Waiting until all before them is written.
+    Queued(Bytes, Waker),
+    /// All before them is written.
+    Flushed(Bytes),
+    /// The body has ended: the next bytes from hyper are the terminator.
+    Ending(Bytes),
+    /// This is being written in the terminator's place.
+    Writing(Bytes),
+}
+
+/// A request is being served as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Serving(Arc<ConnectionState>);
+
+impl ConnectionState {
+    /// A new connection: its first request head is awaited.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            reading_head: AtomicBool::new(true),
+            ..Self::default()
+        })
+    }
+
+    /// A request head is complete.
+    pub(crate) fn begin(self: &Arc<Self>) -> Serving {
+        self.serving.store(true, Ordering::Relaxed);
+        self.reading_head.store(false, Ordering::Relaxed);
+        Serving(Arc::clone(self))
+    }
+
+    pub(crate) fn is_serving(&self) -> bool {
+        self.serving.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_reading_head(&self) -> bool {
+        self.reading_head.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_body_unread(&self) {
+        self.body_unread.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_body_unread(&self) -> bool {
+        self.body_unread.load(Ordering::Relaxed)
+    }
+
+    /// Hands over the encoded trailers of the response under way.
+    pub(crate) fn queue_trailers(&self, encoded: Bytes, cx: &Context<'_>) {
+        *self.lock() = Trailers::Queued(encoded, cx.waker().clone());
+    }
+
+    /// Ready when everything before the trailers is written: then the body must end at once.
+    pub(crate) fn poll_trailers(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut trailers = self.lock();
+        match std::mem::take(&mut *trailers) {
+            Trailers::Flushed(encoded) => {
+                *trailers = Trailers::Ending(encoded);
+                Poll::Ready(())
+            }
+            Trailers::Queued(encoded, _) => {
+                *trailers = Trailers::Queued(encoded, cx.waker().clone());
+                Poll::Pending
+            }
+            other => {
+                *trailers = other;
+                Poll::Ready(())
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Trailers> {
+        self.trailers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn on_flushed(&self) {
+        let mut trailers = self.lock();
+        if let Trailers::Queued(..) = *trailers
+            && let Trailers::Queued(encoded, waker) = std::mem::take(&mut *trailers)
+        {
+            *trailers = Trailers::Flushed(encoded);
+            drop(trailers);
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.serving.store(false, Ordering::Relaxed);
+    }
+}
+
+/// What hyper reads from and writes to.
+#[derive(Debug)]
+pub(crate) struct ClientIo {
+    read: OwnedReadHalf,
+    write: Arc<OwnedWriteHalf>,
+    state: Arc<ConnectionState>,
+}
+
+impl ClientIo {
+    /// Splits a socket; the second part is for the connection task.
+    pub(crate) fn new(
+        stream: TcpStream,
+        state: Arc<ConnectionState>,
+    ) -> (Self, Arc<OwnedWriteHalf>) {
+        let (read, write) = stream.into_split();
+        let write = Arc::new(write);
+        (
+            Self {
+                read,
+                write: Arc::clone(&write),
+                state,
+            },
+            write,
+        )
+    }
+
+    fn stream(&self) -> &TcpStream {
+        (*self.write).as_ref()
+    }
+
+    fn poll_io(
+        &self,
+        cx: &mut Context<'_>,
+        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match write(self.stream()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.stream().poll_write_ready(cx))?;
+                }
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    /// Writes the trailers in place of the terminator that `next` begins with. `None`: nothing to replace.
+    fn poll_trailers(&self, cx: &mut Context<'_>, next: &[u8]) -> Poll<Option<io::Result<usize>>> {
+        let mut trailers = self.state.lock();
+        if let Trailers::Ending(encoded) = &*trailers {
+            if !next.starts_with(TERMINATOR) {
+                debug_assert!(false, "the end of a body is followed by its terminator");
+                *trailers = Trailers::None;
+                return Poll::Ready(None);
+            }
+            *trailers = Trailers::Writing(encoded.clone());
+        }
+        let Trailers::Writing(encoded) = &mut *trailers else {
+            return Poll::Ready(None);
+        };
+        while !encoded.is_empty() {
+            match ready!(self.poll_io(cx, |stream| stream.try_write(encoded))) {
+                Ok(n) => encoded.advance(n),
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        *trailers = Trailers::None;
+        Poll::Ready(Some(Ok(TERMINATOR.len())))
+    }
+}
+
+impl AsyncRead for ClientIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.read).poll_read(cx, buf))?;
+        if buf.filled().len() > before && !self.state.is_serving() && !self.state.has_body_unread()
+        {
+            self.state.reading_head.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ClientIo {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if let Some(done) = ready!(self.poll_trailers(cx, buf)) {
+            return Poll::Ready(done);
+        }
+        self.poll_io(cx, |stream| stream.try_write(buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let first = bufs
+            .iter()
+            .find(|buf| !buf.is_empty())
+            .map_or(&[][..], |buf| buf);
+        if let Some(done) = ready!(self.poll_trailers(cx, first)) {
+            return Poll::Ready(done);
+        }
+        self.poll_io(cx, |stream| stream.try_write_vectored(bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// hyper flushes when it has nothing left to write; the socket itself needs no flush.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.state.on_flushed();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match SockRef::from(self.stream()).shutdown(std::net::Shutdown::Write) {
+            Err(error) if error.kind() != io::ErrorKind::NotConnected => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+}

@@ -1,0 +1,564 @@
+//! The user containers' readiness, checked on their behalf when somebody probes the pod.
+//!
+//! Probes that arrive while a check runs share its result; nothing is remembered afterwards. A caller that
+//! goes away does not end the check.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HOST, HeaderName, LOCATION, TE, USER_AGENT,
+};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Empty, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::Deserialize;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+/// With period 0 the user container is tried this often …
+const AGGRESSIVE_PERIOD: Duration = Duration::from_millis(50);
+/// … each try may take this long …
+const AGGRESSIVE_TIMEOUT: Duration = Duration::from_millis(100);
+/// … and after this time the answer is no. All fixed by Knative.
+const AGGRESSIVE_GIVE_UP: Duration = Duration::from_secs(10);
+/// Kubernetes follows as many redirects.
+const REDIRECTS_MAX: u32 = 10;
+/// A health answer larger than this is not read further.
+const BODY_BYTES_MAX: usize = 10 * 1024;
+
+/// One probe as Knative passes it: Kubernetes' `Probe`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Probe {
+    check: Check,
+    /// Zero: the aggressive mode.
+    period: Duration,
+    timeout: Duration,
+    success_threshold: u32,
+}
+
+/// What is checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Check {
+    Http {
+        port: u16,
+        path: String,
+        headers: Vec<(HeaderName, HeaderValue)>,
+        secure: bool,
+    },
+    Tcp {
+        port: u16,
+    },
+    Grpc {
+        port: u16,
+        service: String,
+    },
+    /// Nothing to check.
+    Always,
+    /// The kubelet runs it, not we.
+    Exec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawProbe {
+    http_get: Option<RawHttpGet>,
+    tcp_socket: Option<RawTcpSocket>,
+    grpc: Option<RawGrpc>,
+    exec: Option<serde_json::Value>,
+    period_seconds: i64,
+    timeout_seconds: i64,
+    success_threshold: i64,
+}
+
+impl Default for RawProbe {
+    fn default() -> Self {
+        Self {
+            http_get: None,
+            tcp_socket: None,
+            grpc: None,
+            exec: None,
+            period_seconds: 0,
+            timeout_seconds: 1,
+            success_threshold: 1,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawHttpGet {
+    #[serde(default)]
+    path: String,
+    port: u16,
+    #[serde(default)]
+    scheme: String,
+    #[serde(default)]
+    http_headers: Vec<RawHeader>,
+}
+
+#[derive(Deserialize)]
+struct RawHeader {
+    name: String,
+    #[serde(default)]
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct RawTcpSocket {
+    port: u16,
+}
+
+#[derive(Deserialize)]
+struct RawGrpc {
+    port: u16,
+    #[serde(default)]
+    service: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(Box<RawProbe>),
+    Many(Vec<Option<RawProbe>>),
+}
+
+impl Probe {
+    /// Reads `SERVING_READINESS_PROBE`: one probe or an array of them; nothing or `null` always passes.
+    ///
+    /// # Errors
+    /// What is wrong with the JSON, and where.
+    pub(crate) fn parse_list(json: &str) -> Result<Vec<Self>, String> {
+        if json.trim().is_empty() {
+            return Ok(Vec::new());
+        }
+        // The untagged form below has no position in its errors; this one has.
+        serde_json::from_str::<serde_json::Value>(json).map_err(|error| error.to_string())?;
+        let raw: Option<OneOrMany> = serde_json::from_str(json).map_err(|_| {
+            "a Kubernetes Probe object or an array of them is needed, ports as numbers".to_owned()
+        })?;
+        match raw {
+            None => Ok(Vec::new()),
+            Some(OneOrMany::One(probe)) => Ok(vec![Self::from_raw(*probe)]),
+            Some(OneOrMany::Many(probes)) => {
+                Ok(probes.into_iter().flatten().map(Self::from_raw).collect())
+            }
+        }
+    }
+
+    fn from_raw(raw: RawProbe) -> Self {
+        let check = if let Some(get) = raw.http_get {
+            Check::Http {
+                port: get.port,
+                path: if get.path.starts_with('/') {
+                    get.path
+                } else {
+                    format!("/{}", get.path)
+                },
+                headers: get.http_headers.iter().filter_map(probe_header).collect(),
+                secure: get.scheme.eq_ignore_ascii_case("https"),
+            }
+        } else if let Some(tcp) = raw.tcp_socket {
+            Check::Tcp { port: tcp.port }
+        } else if let Some(grpc) = raw.grpc {
+            Check::Grpc {
+                port: grpc.port,
+                service: grpc.service.unwrap_or_default(),
+            }
+        } else if raw.exec.is_some() {
+            Check::Exec
+        } else {
+            Check::Always
+        };
+        let seconds = |n: i64| Duration::from_secs(u64::try_from(n).unwrap_or(0));
+        Self {
+            check,
+            period: seconds(raw.period_seconds),
+            timeout: seconds(raw.timeout_seconds).max(Duration::from_secs(1)),
+            success_threshold: u32::try_from(raw.success_threshold).unwrap_or(1).max(1),
+        }
+    }
+}
+
+/// `Host` and `User-Agent` cannot be overridden, as under Knative.
+fn probe_header(raw: &RawHeader) -> Option<(HeaderName, HeaderValue)> {
+    let name = HeaderName::from_bytes(raw.name.as_bytes()).ok()?;
+    let value = HeaderValue::from_str(&raw.value).ok()?;
+    (name != HOST && name != USER_AGENT).then_some((name, value))
+}
+
+/// Runs the checks; one at a time however many ask.
+#[derive(Debug)]
+pub(crate) struct Prober {
+    probes: Vec<(Probe, AtomicU32)>,
+    http2_first: bool,
+    running: Mutex<Option<watch::Receiver<Option<bool>>>>,
+}
+
+impl Prober {
+    /// A prober for all of `probes`.
+    #[must_use]
+    pub(crate) fn new(probes: Vec<Probe>, http2_first: bool) -> Arc<Self> {
+        Arc::new(Self {
+            probes: probes
+                .into_iter()
+                .map(|probe| (probe, AtomicU32::new(0)))
+                .collect(),
+            http2_first,
+            running: Mutex::new(None),
+        })
+    }
+
+    /// Whether all user containers are ready now.
+    pub(crate) async fn is_ready(self: &Arc<Self>) -> bool {
+        if self.probes.is_empty() {
+            return true;
+        }
+        let mut result = {
+            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*running {
+                Some(result) => result.clone(),
+                None => {
+                    let (tell, result) = watch::channel(None);
+                    *running = Some(result.clone());
+                    let prober = Arc::clone(self);
+                    tokio::spawn(async move {
+                        let ready = prober.check_all().await;
+                        *prober
+                            .running
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner) = None;
+                        tell.send_replace(Some(ready));
+                    });
+                    result
+                }
+            }
+        };
+        // An error means that the check broke off: not ready.
+        result
+            .wait_for(Option::is_some)
+            .await
+            .is_ok_and(|ready| *ready == Some(true))
+    }
+
+    async fn check_all(self: &Arc<Self>) -> bool {
+        if let [(probe, successes)] = &self.probes[..] {
+            return probe.check(successes, self.http2_first).await;
+        }
+        let mut checks = tokio::task::JoinSet::new();
+        for at in 0..self.probes.len() {
+            let prober = Arc::clone(self);
+            checks.spawn(async move {
+                let (probe, successes) = &prober.probes[at];
+                probe.check(successes, prober.http2_first).await
+            });
+        }
+        while let Some(outcome) = checks.join_next().await {
+            if !outcome.unwrap_or(false) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Probe {
+    /// Runs the check in its mode. `successes` lives as long as the process: once the threshold is
+    /// reached, one success is enough.
+    async fn check(&self, successes: &AtomicU32, http2_first: bool) -> bool {
+        if !self.period.is_zero() {
+            return match self.attempt(self.timeout, http2_first).await {
+                Ok(()) => true,
+                Err(why) => {
+                    tracing::info!(%why, "readiness check failed");
+                    false
+                }
+            };
+        }
+        let mut failures = 0_u32;
+        let mut tick = tokio::time::interval(AGGRESSIVE_PERIOD);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ready = tokio::time::timeout(AGGRESSIVE_GIVE_UP, async {
+            loop {
+                tick.tick().await;
+                match self.attempt(AGGRESSIVE_TIMEOUT, http2_first).await {
+                    Ok(()) => {
+                        let row = successes.load(Ordering::Relaxed).saturating_add(1);
+                        successes.store(row, Ordering::Relaxed);
+                        if row >= self.success_threshold {
+                            return;
+                        }
+                    }
+                    Err(why) => {
+                        successes.store(0, Ordering::Relaxed);
+                        if failures == 0 {
+                            tracing::info!(%why, "readiness check failed, trying on");
+                        }
+                        failures += 1;
+                    }
+                }
+            }
+        })
+        .await
+        .is_ok();
+        if !ready {
+            tracing::warn!(failures, "the user container did not become ready in 10 s");
+        }
+        ready
+    }
+
+    async fn attempt(&self, limit: Duration, http2_first: bool) -> Result<(), String> {
+        tokio::time::timeout(limit, self.check.run(http2_first))
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+    }
+}
+
+impl Check {
+    async fn run(&self, http2_first: bool) -> Result<(), String> {
+        match self {
+            Self::Always => Ok(()),
+            Self::Exec => {
+                Err("exec probes are not supported here; the kubelet runs them".to_owned())
+            }
+            Self::Tcp { port }
+            | Self::Http {
+                port, secure: true, ..
+            } => connect(*port).await.map(drop),
+            Self::Http {
+                port,
+                path,
+                headers,
+                ..
+            } => {
+                let status = if http2_first && let Ok(status) = get_http2(*port, path).await {
+                    status
+                } else {
+                    get(*port, path, headers).await?
+                };
+                if (200..400).contains(&status.as_u16()) {
+                    Ok(())
+                } else {
+                    Err(format!("HTTP probe failed with status {status}"))
+                }
+            }
+            Self::Grpc { port, service } => grpc_health(*port, service).await,
+        }
+    }
+}
+
+async fn connect(port: u16) -> Result<TcpStream, String> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TcpStream::connect(address)
+        .await
+        .map_err(|error| format!("dial tcp {address}: {error}"))
+}
+
+/// A GET, following redirects that stay on the host.
+async fn get(
+    port: u16,
+    path: &str,
+    headers: &[(HeaderName, HeaderValue)],
+) -> Result<StatusCode, String> {
+    let mut target = path.to_owned();
+    for _ in 0..=REDIRECTS_MAX {
+        let response = get_once(port, &target, headers).await?;
+        let location = response
+            .headers()
+            .get(LOCATION)
+            .and_then(|value| value.to_str().ok());
+        match location.filter(|_| response.status().is_redirection()) {
+            Some(location) => match same_host(location, port) {
+                Some(next) => target = next,
+                None => return Ok(response.status()),
+            },
+            None => return Ok(response.status()),
+        }
+    }
+    Err(format!("stopped after {REDIRECTS_MAX} redirects"))
+}
+
+fn same_host(location: &str, port: u16) -> Option<String> {
+    let uri: Uri = location.parse().ok()?;
+    let here = format!("127.0.0.1:{port}");
+    if uri
+        .authority()
+        .is_some_and(|authority| authority.as_str() != here)
+    {
+        return None;
+    }
+    uri.path_and_query()
+        .map(|target| target.as_str().to_owned())
+}
+
+async fn get_once(
+    port: u16,
+    target: &str,
+    headers: &[(HeaderName, HeaderValue)],
+) -> Result<Response<Incoming>, String> {
+    let socket = connect(port).await?;
+    let (mut sender, driver) = http1::Builder::new()
+        .title_case_headers(true)
+        .handshake(TokioIo::new(socket))
+        .await
+        .map_err(|error| error.to_string())?;
+    let mut request = Request::get(target)
+        .header(HOST, format!("127.0.0.1:{port}"))
+        .header(USER_AGENT, "kube-probe//")
+        .header(ACCEPT_ENCODING, "gzip")
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| error.to_string())?;
+    for (name, value) in headers {
+        request.headers_mut().insert(name, value.clone());
+    }
+    let exchange = async {
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(response)
+    };
+    tokio::select! {
+        biased;
+        response = exchange => response,
+        ended = driver => Err(ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string())),
+    }
+}
+
+async fn get_http2(port: u16, path: &str) -> Result<StatusCode, String> {
+    let request = Request::get(format!("http://127.0.0.1:{port}{path}"))
+        .header(USER_AGENT, "kube-probe//")
+        .body(Full::new(Bytes::new()))
+        .map_err(|error| error.to_string())?;
+    exchange_http2(port, request)
+        .await
+        .map(|response| response.status())
+}
+
+async fn exchange_http2(
+    port: u16,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Bytes>, String> {
+    let socket = connect(port).await?;
+    let (mut sender, driver) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
+        .await
+        .map_err(|error| error.to_string())?;
+    let exchange = async {
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| error.to_string())?;
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, BODY_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|error| error.to_string())?
+            .to_bytes();
+        Ok(Response::from_parts(parts, body))
+    };
+    tokio::select! {
+        biased;
+        response = exchange => response,
+        ended = driver => Err(ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string())),
+    }
+}
+
+/// `grpc.health.v1.Health/Check`: passes only on `SERVING`.
+async fn grpc_health(port: u16, service: &str) -> Result<(), String> {
+    // HealthCheckRequest: the service's name is field 1.
+    let mut message = BytesMut::new();
+    if !service.is_empty() {
+        message.put_u8(0x0A);
+        prost::encoding::encode_varint(service.len() as u64, &mut message);
+        message.put_slice(service.as_bytes());
+    }
+    let mut framed = BytesMut::new();
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(message.len()).map_err(|_| "the service name is too long")?);
+    framed.extend_from_slice(&message);
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(format!(
+            "http://127.0.0.1:{port}/grpc.health.v1.Health/Check"
+        ))
+        .header(CONTENT_TYPE, "application/grpc")
+        .header(TE, "trailers")
+        .header(USER_AGENT, "kube-probe/")
+        .body(Full::new(framed.freeze()))
+        .map_err(|error| error.to_string())?;
+    let response = exchange_http2(port, request).await?;
+    // HealthCheckResponse: status is field 1, SERVING is 1; the frame is five bytes of head before it.
+    match response.body().get(5..) {
+        Some([0x08, 0x01, ..]) => Ok(()),
+        _ => Err("gRPC probe: the service is not SERVING".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_read_with_kubernetes_names() {
+        let probes = Probe::parse_list(
+            r#"{"httpGet":{"path":"health","port":8080,"scheme":"HTTP","httpHeaders":[{"name":"X-A","value":"b"},{"name":"Host","value":"c"}]},
+                "periodSeconds":5,"timeoutSeconds":2,"successThreshold":3,"failureThreshold":9}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            probes,
+            [Probe {
+                check: Check::Http {
+                    port: 8080,
+                    path: "/health".to_owned(),
+                    headers: vec![(
+                        HeaderName::from_static("x-a"),
+                        HeaderValue::from_static("b")
+                    )],
+                    secure: false,
+                },
+                period: Duration::from_secs(5),
+                timeout: Duration::from_secs(2),
+                success_threshold: 3,
+            }]
+        );
+    }
+
+    #[test]
+    fn nothing_null_and_arrays_are_read() {
+        assert_eq!(Probe::parse_list(""), Ok(Vec::new()));
+        assert_eq!(Probe::parse_list("null"), Ok(Vec::new()));
+        let probes = Probe::parse_list(
+            r#"[null,{"tcpSocket":{"port":1}},{"grpc":{"port":2,"service":"s"}}]"#,
+        );
+        let checks: Vec<_> = probes
+            .unwrap()
+            .into_iter()
+            .map(|probe| probe.check)
+            .collect();
+        assert_eq!(
+            checks,
+            [
+                Check::Tcp { port: 1 },
+                Check::Grpc {
+                    port: 2,
+                    service: "s".to_owned()
+                }
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_probe_is_refused() {
+        assert!(Probe::parse_list("{").unwrap_err().contains("line 1"));
+        assert!(Probe::parse_list("3").is_err());
+        assert!(Probe::parse_list(r#"{"httpGet":{"port":"http"}}"#).is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! Answers that the proxy makes itself: one table of what is said when.
+
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Response, StatusCode};
+use policy::Span;
+use policy::gate::RefuseReason;
+
+use crate::admission::Refused;
+use crate::body::{ProxyBody, TIMEOUT_TEXT};
+use crate::upstream::UpstreamError;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+const ENVOY_RATELIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
+const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// `Retry-After` says at most this many seconds.
+const RETRY_AFTER_MAX_SECS: u64 = 60;
+
+/// gRPC status codes that the proxy uses.
+const RESOURCE_EXHAUSTED: u16 = 8;
+const UNAVAILABLE: u16 = 14;
+const DEADLINE_EXCEEDED: u16 = 4;
+
+/// Whether a request is a gRPC call, whose errors carry a `grpc-status` besides the HTTP one.
+#[must_use]
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// A response with a status and nothing else.
+#[must_use]
+pub(crate) fn empty(status: StatusCode) -> Response<ProxyBody> {
+    let mut response = Response::new(ProxyBody::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// A response with a text as Go's server sends it.
+#[must_use]
+pub(crate) fn text(status: StatusCode, body: impl Into<bytes::Bytes>) -> Response<ProxyBody> {
+    let mut response = Response::new(ProxyBody::full(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, TEXT);
+    response
+}
+
+/// An error as Go's `http.Error` sends it: the text with a line end, not to be sniffed.
+#[must_use]
+pub(crate) fn error(status: StatusCode, message: &str) -> Response<ProxyBody> {
+    let mut response = text(status, format!("{message}\n"));
+    response
+        .headers_mut()
+        .insert(NOSNIFF, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// A request that cannot be served as HTTP: Go's server closes the connection after it.
+#[must_use]
+pub(crate) fn bad_request(why: &str) -> Response<ProxyBody> {
+    let body = if why.is_empty() {
+        "400 Bad Request".to_owned()
+    } else {
+        format!("400 Bad Request: {why}")
+    };
+    let mut response = text(StatusCode::BAD_REQUEST, body);
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// `Expect` asks for something else than `100-continue`.
+#[must_use]
+pub(crate) fn expectation_failed() -> Response<ProxyBody> {
+    let mut response = empty(StatusCode::EXPECTATION_FAILED);
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// A timeout struck before the response began.
+#[must_use]
+pub(crate) fn timeout(grpc: bool) -> Response<ProxyBody> {
+    with_grpc_status(
+        text(StatusCode::GATEWAY_TIMEOUT, TIMEOUT_TEXT),
+        grpc,
+        DEADLINE_EXCEEDED,
+    )
+}
+
+/// The user container gave no answer. Why is for the log as well; nothing in it is secret.
+#[must_use]
+pub(crate) fn bad_gateway(why: &UpstreamError, grpc: bool) -> Response<ProxyBody> {
+    with_grpc_status(
+        error(StatusCode::BAD_GATEWAY, &why.to_string()),
+        grpc,
+        UNAVAILABLE,
+    )
+}
+
+/// The gate gave no place.
+#[must_use]
+pub(crate) fn refused(refused: Refused, grpc: bool) -> Response<ProxyBody> {
+    match refused.reason {
+        RefuseReason::Full | RefuseReason::Displaced => with_grpc_status(
+            error(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "pending request queue full",
+            ),
+            grpc,
+            UNAVAILABLE,
+        ),
+        RefuseReason::Late => {
+            let mut response = with_grpc_status(
+                error(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "the deadline cannot be met",
+                ),
+                grpc,
+                RESOURCE_EXHAUSTED,
+            );
+            let headers = response.headers_mut();
+            headers.insert(RETRY_AFTER, retry_after(refused.retry_after));
+            // Envoy does not retry what is rate limited.
+            headers.insert(ENVOY_RATELIMITED, HeaderValue::from_static("1"));
+            if grpc {
+                headers.insert(GRPC_PUSHBACK, HeaderValue::from_static("-1"));
+            }
+            response
+        }
+    }
+}
+
+fn retry_after(span: Span) -> HeaderValue {
+    HeaderValue::from(
+        span.0
+            .div_ceil(1_000_000_000)
+            .clamp(1, RETRY_AFTER_MAX_SECS),
+    )
+}
+
+fn with_grpc_status(
+    mut response: Response<ProxyBody>,
+    grpc: bool,
+    status: u16,
+) -> Response<ProxyBody> {
+    if grpc {
+        response
+            .headers_mut()
+            .insert(GRPC_STATUS, HeaderValue::from(status));
+    }
+    response
+}

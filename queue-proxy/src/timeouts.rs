@@ -1,0 +1,120 @@
+//! The three limits on a request's time, all counted from its arrival.
+//!
+//! | limit | strikes when | before the response has begun | after |
+//! |---|---|---|---|
+//! | request | the whole takes too long | 504 | the response is ended |
+//! | response start | no response header came | 504 | – |
+//! | idle | no response byte came for so long | 504 | the response is ended |
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::config::Config;
+
+/// The limits of one request. See the [module](self).
+#[derive(Debug, Clone)]
+pub(crate) struct Timeouts {
+    /// When the request came.
+    pub arrival: Instant,
+    request: Duration,
+    response_start: Option<Duration>,
+    idle: Option<Duration>,
+    last_write: Instant,
+}
+
+/// A limit was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Expired;
+
+impl Timeouts {
+    /// The limits of a request that came at `arrival`.
+    #[must_use]
+    pub(crate) const fn new(config: &Config, arrival: Instant) -> Self {
+        Self {
+            arrival,
+            request: config.request_timeout,
+            response_start: config.response_start_timeout,
+            idle: config.idle_timeout,
+            last_write: arrival,
+        }
+    }
+
+    /// Response bytes have been passed on.
+    pub(crate) fn note_write(&mut self) {
+        if self.idle.is_some() {
+            self.last_write = Instant::now();
+        }
+    }
+
+    /// When a response that has begun is ended, if nothing more is written.
+    #[must_use]
+    pub(crate) fn mid_stream(&self) -> Instant {
+        let request = self.arrival + self.request;
+        self.idle
+            .map_or(request, |idle| request.min(self.last_write + idle))
+    }
+
+    /// When a request whose response has not begun is given up.
+    #[must_use]
+    pub(crate) fn before_response(&self, informed: bool) -> Instant {
+        match self.response_start {
+            // An interim response counts as a start, as under Knative.
+            Some(limit) if !informed => self.mid_stream().min(self.arrival + limit),
+            _ => self.mid_stream(),
+        }
+    }
+
+    /// When a tunnel is closed: `heard` once the user container has sent a byte through it, `last` the
+    /// last byte in either direction.
+    #[must_use]
+    pub(crate) fn tunnel(&self, heard: bool, last: Instant) -> Instant {
+        Self {
+            last_write: last,
+            ..self.clone()
+        }
+        .before_response(heard)
+    }
+
+    /// An interim response matters to these limits.
+    #[must_use]
+    pub(crate) const fn watch_interim(&self) -> bool {
+        self.response_start.is_some()
+    }
+
+    /// Awaits what comes before the response, up to its limit. `informed` is set by an interim response.
+    ///
+    /// # Errors
+    /// [`Expired`], and the future is dropped.
+    pub(crate) async fn run<T>(
+        &self,
+        informed: Option<&Arc<AtomicBool>>,
+        future: impl Future<Output = T>,
+    ) -> Result<T, Expired> {
+        if self.request.is_zero() {
+            return Err(Expired);
+        }
+        let mut future = pin!(future);
+        let is_informed = || informed.is_some_and(|informed| informed.load(Ordering::Relaxed));
+        let mut sleep = pin!(tokio::time::sleep_until(self.before_response(false)));
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            while sleep.as_mut().poll(cx).is_ready() {
+                let at = self.before_response(is_informed());
+                if sleep.deadline() >= at {
+                    return Poll::Ready(Err(Expired));
+                }
+                sleep.as_mut().reset(at);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}

@@ -1,0 +1,130 @@
+//! What follows a 101: bytes both ways until one side ends, or a limit strikes.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::body::InFlight;
+use crate::timeouts::Timeouts;
+
+/// A tunnel about to open.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    /// The client's side.
+    pub client: OnUpgrade,
+    /// The user container's side.
+    pub app: TcpStream,
+    /// What the user container sent with its 101.
+    pub early: Bytes,
+    /// What the request holds: it is kept to the end.
+    pub in_flight: InFlight,
+    /// The limits.
+    pub timeouts: Timeouts,
+}
+
+impl Tunnel {
+    /// Carries bytes until the tunnel ends.
+    pub(crate) async fn run(self) {
+        let _in_flight = self.in_flight;
+        // The connection task hands the client's side over once the 101 is written.
+        let Ok(client) = self.client.await else {
+            return;
+        };
+        let mut client = TokioIo::new(client);
+        let activity = Activity::new();
+        let mut app = Watched {
+            inner: self.app,
+            activity: Arc::clone(&activity),
+        };
+        if !self.early.is_empty() {
+            activity.note(true);
+            if client.write_all(&self.early).await.is_err() {
+                return;
+            }
+        }
+        let mut carried = pin!(tokio::io::copy_bidirectional(&mut client, &mut app));
+        loop {
+            let (heard, last) = activity.read();
+            let limit = self.timeouts.tunnel(heard, last);
+            tokio::select! {
+                // A side that breaks off ends the tunnel as one that closes does.
+                _ended = &mut carried => return,
+                () = tokio::time::sleep_until(limit) => {
+                    let (heard, last) = activity.read();
+                    if Instant::now() >= self.timeouts.tunnel(heard, last) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// When bytes last passed, and whether any came from the user container.
+#[derive(Debug)]
+struct Activity(Mutex<(bool, Instant)>);
+
+impl Activity {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new((false, Instant::now()))))
+    }
+
+    fn note(&self, from_app: bool) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = (state.0 || from_app, Instant::now());
+    }
+
+    fn read(&self) -> (bool, Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The user container's side, with every byte noted.
+#[derive(Debug)]
+struct Watched {
+    inner: TcpStream,
+    activity: Arc<Activity>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+        if buf.filled().len() > before {
+            self.activity.note(true);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.inner).poll_write(cx, buf))?;
+        self.activity.note(false);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}

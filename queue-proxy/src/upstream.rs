@@ -1,0 +1,352 @@
+//! Connections to the user container.
+//!
+//! An HTTP/1 connection is driven by the request that uses it, not by a task of its own: so the wake-ups
+//! between two tasks are saved, a dropped request closes its connection at that moment, and a connection is
+//! back in the pool before the gate lets the next request go. That is why hyper's connections are used
+//! without hyper-util's pool, which can promise none of the three.
+
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::body::ClientBody;
+use crate::connection::{HEAD_BYTES_MAX, HEADERS_MAX};
+
+/// An idle connection is closed after this time.
+const IDLE_MAX: Duration = Duration::from_secs(90);
+/// The first attempt to connect may take this long …
+const DIAL_FIRST: Duration = Duration::from_millis(50);
+/// … each further one longer by this factor, in per cent …
+const DIAL_GROWTH_PERCENT: u32 = 140;
+/// … and there are at most this many. Only time-outs are tried again.
+const DIAL_ATTEMPTS: u32 = 15;
+const DIAL_PAUSE: Duration = Duration::from_millis(40);
+/// Receive window of a stream from the user container …
+const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
+/// … and of a connection: streams whose clients do not read hold up no other.
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
+
+/// Why the user container gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpstreamError {
+    /// It accepts no connection.
+    #[error("dial tcp {address}: {error}")]
+    Dial {
+        /// Where.
+        address: SocketAddr,
+        /// What the kernel says.
+        error: io::Error,
+    },
+    /// It closed the connection before it answered.
+    #[error("the user container closed the connection without an answer")]
+    Closed,
+    /// What it said is not HTTP.
+    #[error("the user container's answer cannot be read: {0}")]
+    Unreadable(hyper::Error),
+}
+
+impl UpstreamError {
+    fn from_hyper(error: hyper::Error) -> Self {
+        if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+            return Self::Closed;
+        }
+        Self::Unreadable(error)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    address: SocketAddr,
+    idle_max: usize,
+    idle: Mutex<Pool>,
+    http2: Mutex<Vec<Http2>>,
+    /// One HTTP/2 connection is made at a time; those who wait find it made.
+    http2_dialing: Semaphore,
+}
+
+/// Idle connections, the one used last at the end.
+#[expect(
+    clippy::vec_box,
+    reason = "boxed once, then moved about: a connection is 700 bytes"
+)]
+type Pool = Vec<Box<Connection>>;
+
+/// An HTTP/1 connection, driven by whoever holds it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    sender: http1::SendRequest<ClientBody>,
+    driver: http1::Connection<TokioIo<TcpStream>, ClientBody>,
+    idle_since: Instant,
+}
+
+#[derive(Debug)]
+struct Http2 {
+    sender: http2::SendRequest<ClientBody>,
+    streams: Arc<AtomicUsize>,
+    /// How many streams the user container allows at once.
+    streams_max: Arc<AtomicUsize>,
+}
+
+/// A stream of an HTTP/2 connection, counted as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Stream(Arc<AtomicUsize>);
+
+impl Upstream {
+    /// No connections yet; at most `idle_max` will be kept idle.
+    #[must_use]
+    pub(crate) fn new(port: u16, idle_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            idle_max,
+            idle: Mutex::new(Vec::new()),
+            http2: Mutex::new(Vec::new()),
+            http2_dialing: Semaphore::new(1),
+        })
+    }
+
+    /// Sends a request over HTTP/1 and returns the response head with the connection that carries it.
+    ///
+    /// A request of which no byte was written is sent again on another connection; any other is not.
+    ///
+    /// # Errors
+    /// No connection, no answer, or one that is not HTTP.
+    pub(crate) async fn send(
+        &self,
+        mut request: Request<ClientBody>,
+    ) -> Result<(Response<Incoming>, Box<Connection>), UpstreamError> {
+        loop {
+            let (mut connection, reused) = match self.take_idle().await {
+                Some(connection) => (connection, true),
+                None => (self.connect().await?, false),
+            };
+            match connection.exchange(request).await {
+                Ok(response) => return Ok((response, connection)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if reused => request = unsent,
+                    _ => return Err(UpstreamError::from_hyper(error.into_error())),
+                },
+            }
+        }
+    }
+
+    /// Keeps a connection for the next request, unless there are enough or it is of no more use.
+    pub(crate) fn put_back(&self, mut connection: Box<Connection>, cx: &mut Context<'_>) {
+        // The last step of an exchange is the connection's own: only then it is ready again.
+        if connection.drive(cx).is_ready() || !connection.is_ready(cx) {
+            return;
+        }
+        let mut idle = self.idle();
+        if idle.len() < self.idle_max {
+            connection.idle_since = Instant::now();
+            idle.push(connection);
+        }
+    }
+
+    /// Closes connections that have been idle for too long or that the user container has closed.
+    pub(crate) fn sweep(&self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let now = Instant::now();
+        self.idle().retain_mut(|connection| {
+            now.saturating_duration_since(connection.idle_since) < IDLE_MAX
+                && connection.drive(&mut cx).is_pending()
+        });
+        self.http2()
+            .retain(|connection| !connection.sender.is_closed());
+    }
+
+    /// Sends a request over HTTP/2, on a connection that it shares.
+    ///
+    /// # Errors
+    /// No connection, no answer, or one that is not HTTP/2.
+    pub(crate) async fn send_http2(
+        &self,
+        mut request: Request<ClientBody>,
+    ) -> Result<(Response<Incoming>, Stream), UpstreamError> {
+        *request.version_mut() = Version::HTTP_2;
+        loop {
+            let (mut sender, stream, reused) = self.http2_stream().await?;
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, stream)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if reused => request = unsent,
+                    _ => return Err(UpstreamError::from_hyper(error.into_error())),
+                },
+            }
+        }
+    }
+
+    async fn http2_stream(
+        &self,
+    ) -> Result<(http2::SendRequest<ClientBody>, Stream, bool), UpstreamError> {
+        if let Some((sender, stream)) = self.free_http2_stream() {
+            return Ok((sender, stream, true));
+        }
+        // Closed never: it lives as long as `self`.
+        let _dialing = self.http2_dialing.acquire().await;
+        if let Some((sender, stream)) = self.free_http2_stream() {
+            return Ok((sender, stream, true));
+        }
+        let socket = self.dial().await?;
+        let (sender, mut driver) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(HTTP2_WINDOW_BYTES)
+            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).expect("one mebibyte"))
+            .handshake(TokioIo::new(socket))
+            .await
+            .map_err(UpstreamError::from_hyper)?;
+        let streams_max = Arc::new(AtomicUsize::new(driver.current_max_send_streams()));
+        let connection = Http2 {
+            sender: sender.clone(),
+            streams: Arc::new(AtomicUsize::new(1)),
+            streams_max: Arc::clone(&streams_max),
+        };
+        let streams = Arc::clone(&connection.streams);
+        tokio::spawn(poll_fn(move |cx| {
+            let ended = Pin::new(&mut driver).poll(cx);
+            // The user container may say another number at any time.
+            streams_max.store(driver.current_max_send_streams(), Ordering::Relaxed);
+            ended.map(|ended| {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "an HTTP/2 connection to the user container ended");
+                }
+            })
+        }));
+        self.http2().push(connection);
+        Ok((sender, Stream(streams), false))
+    }
+
+    fn free_http2_stream(&self) -> Option<(http2::SendRequest<ClientBody>, Stream)> {
+        let mut connections = self.http2();
+        connections.retain(|connection| !connection.sender.is_closed());
+        connections.iter().find_map(|connection| {
+            let streams = connection.streams.load(Ordering::Relaxed);
+            if streams >= connection.streams_max.load(Ordering::Relaxed) {
+                return None;
+            }
+            connection.streams.fetch_add(1, Ordering::Relaxed);
+            Some((
+                connection.sender.clone(),
+                Stream(Arc::clone(&connection.streams)),
+            ))
+        })
+    }
+
+    /// The connection that was idle for the shortest time and is still open.
+    async fn take_idle(&self) -> Option<Box<Connection>> {
+        poll_fn(|cx| {
+            loop {
+                let Some(mut connection) = self.idle().pop() else {
+                    return Poll::Ready(None);
+                };
+                // Reads: a connection that was closed while idle says so here, before anything is sent.
+                if connection.drive(cx).is_pending() && connection.is_ready(cx) {
+                    return Poll::Ready(Some(connection));
+                }
+            }
+        })
+        .await
+    }
+
+    async fn connect(&self) -> Result<Box<Connection>, UpstreamError> {
+        let socket = self.dial().await?;
+        let (sender, driver) = http1::Builder::new()
+            .title_case_headers(true)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .max_headers(HEADERS_MAX)
+            .allow_obsolete_multiline_headers_in_responses(true)
+            .handshake(TokioIo::new(socket))
+            .await
+            .map_err(UpstreamError::from_hyper)?;
+        Ok(Box::new(Connection {
+            sender,
+            driver,
+            idle_since: Instant::now(),
+        }))
+    }
+
+    async fn dial(&self) -> Result<TcpStream, UpstreamError> {
+        let mut limit = DIAL_FIRST;
+        let mut attempt = 1;
+        let error = loop {
+            match tokio::time::timeout(limit, TcpStream::connect(self.address)).await {
+                Ok(Ok(socket)) => match socket.set_nodelay(true) {
+                    Ok(()) => return Ok(socket),
+                    Err(error) => break error,
+                },
+                Ok(Err(error)) => break error,
+                Err(_) if attempt == DIAL_ATTEMPTS => break io::ErrorKind::TimedOut.into(),
+                Err(_) => {}
+            }
+            attempt += 1;
+            limit = limit * DIAL_GROWTH_PERCENT / 100;
+            tokio::time::sleep(DIAL_PAUSE).await;
+        };
+        Err(UpstreamError::Dial {
+            address: self.address,
+            error,
+        })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Pool> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn http2(&self) -> MutexGuard<'_, Vec<Http2>> {
+        self.http2.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Lets the connection read and write what it can. Ready: it is over.
+    pub(crate) fn drive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.driver.poll_without_shutdown(cx).map(|_ended| ())
+    }
+
+    /// After a 101: the socket, and what the user container has sent on it already.
+    pub(crate) async fn into_tunnel(mut self) -> (TcpStream, Bytes) {
+        poll_fn(|cx| self.drive(cx)).await;
+        let parts = self.driver.into_parts();
+        (parts.io.into_inner(), parts.read_buf)
+    }
+
+    fn is_ready(&mut self, cx: &mut Context<'_>) -> bool {
+        matches!(self.sender.poll_ready(cx), Poll::Ready(Ok(())))
+    }
+
+    async fn exchange(
+        &mut self,
+        request: Request<ClientBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<ClientBody>>> {
+        let mut answer = pin!(self.sender.try_send_request(request));
+        let driver = &mut self.driver;
+        let mut over = false;
+        poll_fn(|cx| {
+            over = over || Pin::new(&mut *driver).poll_without_shutdown(cx).is_ready();
+            // Once the connection is over, the answer says how.
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
