@@ -35,7 +35,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A small integer that no other waiting request has: an index for the caller's own table.
+    /// A small integer that no other waiting request has: an index for the caller's own table. Once its
+    /// request has left, the next to come may have the same.
     #[must_use]
     pub const fn slot(self) -> usize {
         self.slot as usize

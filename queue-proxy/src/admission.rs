@@ -53,8 +53,11 @@ pub(crate) struct Admission {
 struct State {
     gate: Gate,
     profile: Profile,
-    /// By the ticket's slot.
     waiters: Vec<Waiter>,
+    free_waiters: Vec<usize>,
+    /// The waiter of a ticket, by the ticket's slot. The queue uses a slot again as soon as its request has
+    /// left; a waiter stays until its request has heard what became of it.
+    waiter_of: Vec<usize>,
     actions: Vec<Action>,
     next_id: u64,
 }
@@ -81,7 +84,8 @@ pub(crate) struct Permit {
 pub(crate) struct Acquire {
     admission: Arc<Admission>,
     claim: Claim,
-    ticket: Option<Ticket>,
+    /// While it waits: its ticket, and where its waiter stands.
+    waiting: Option<(Ticket, usize)>,
 }
 
 impl Admission {
@@ -96,6 +100,8 @@ impl Admission {
                 // deadline itself.
                 profile: Profile::new(class::COUNT, Span::ZERO),
                 waiters: Vec::new(),
+                free_waiters: Vec::new(),
+                waiter_of: Vec::new(),
                 actions: Vec::new(),
                 next_id: 0,
             }),
@@ -110,7 +116,7 @@ impl Admission {
         Acquire {
             admission: self,
             claim,
-            ticket: None,
+            waiting: None,
         }
     }
 
@@ -172,14 +178,39 @@ impl State {
                 Action::Dispatch { ticket, .. } => (ticket, Waiter::Granted),
                 Action::Refuse { ticket, reason, .. } => (ticket, Waiter::Refused(reason)),
             };
-            if let Waiter::Waiting(waker) =
-                std::mem::replace(&mut self.waiters[ticket.slot()], waiter)
-            {
+            let at = self.waiter_of[ticket.slot()];
+            if let Waiter::Waiting(waker) = std::mem::replace(&mut self.waiters[at], waiter) {
                 waker.wake();
             }
         }
         self.actions = actions;
         outcome
+    }
+
+    /// A waiter for a request that has just joined the queue.
+    fn join(&mut self, ticket: Ticket, waker: &Waker) -> usize {
+        let waiter = Waiter::Waiting(waker.clone());
+        let at = match self.free_waiters.pop() {
+            Some(at) => {
+                self.waiters[at] = waiter;
+                at
+            }
+            None => {
+                self.waiters.push(waiter);
+                self.waiters.len() - 1
+            }
+        };
+        if self.waiter_of.len() <= ticket.slot() {
+            self.waiter_of.resize(ticket.slot() + 1, 0);
+        }
+        self.waiter_of[ticket.slot()] = at;
+        at
+    }
+
+    /// What became of a request, which asks no more.
+    fn leave(&mut self, at: usize) -> Waiter {
+        self.free_waiters.push(at);
+        std::mem::replace(&mut self.waiters[at], Waiter::Absent)
     }
 
     fn refused(&self, reason: RefuseReason, class: ClassId) -> Refused {
@@ -228,14 +259,9 @@ impl Acquire {
             }
             Outcome::Refuse(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
             Outcome::Wait(ticket) => {
-                if state.waiters.len() <= ticket.slot() {
-                    state
-                        .waiters
-                        .resize_with(ticket.slot() + 1, || Waiter::Absent);
-                }
-                state.waiters[ticket.slot()] = Waiter::Waiting(waker.clone());
+                let at = state.join(ticket, waker);
                 drop(state);
-                self.ticket = Some(ticket);
+                self.waiting = Some((ticket, at));
                 if self.admission.sheds {
                     self.admission.joined.notify_one();
                 }
@@ -249,41 +275,37 @@ impl Future for Acquire {
     type Output = Result<Permit, Refused>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(ticket) = self.ticket else {
+        let Some((_, at)) = self.waiting else {
             return self.arrive(cx.waker());
         };
         let admission = Arc::clone(&self.admission);
         let mut state = admission.lock();
-        match &mut state.waiters[ticket.slot()] {
-            Waiter::Waiting(waker) => {
-                waker.clone_from(cx.waker());
-                Poll::Pending
-            }
+        if let Waiter::Waiting(waker) = &mut state.waiters[at] {
+            waker.clone_from(cx.waker());
+            return Poll::Pending;
+        }
+        self.waiting = None;
+        match state.leave(at) {
+            Waiter::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
             Waiter::Granted => {
-                state.waiters[ticket.slot()] = Waiter::Absent;
                 drop(state);
-                self.ticket = None;
                 Poll::Ready(Ok(self.permit(admission.clock.now())))
             }
-            Waiter::Refused(reason) => {
-                let reason = *reason;
-                state.waiters[ticket.slot()] = Waiter::Absent;
-                let refused = state.refused(reason, self.claim.class);
-                drop(state);
-                self.ticket = None;
-                Poll::Ready(Err(refused))
+            Waiter::Waiting(_) | Waiter::Absent => {
+                unreachable!("who waits is told what became of it")
             }
-            Waiter::Absent => unreachable!("a ticket that is held has a waiter"),
         }
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        let Some(ticket) = self.ticket else { return };
+        let Some((ticket, at)) = self.waiting else {
+            return;
+        };
         let now = self.admission.clock.now();
         let mut state = self.admission.lock();
-        match std::mem::replace(&mut state.waiters[ticket.slot()], Waiter::Absent) {
+        match state.leave(at) {
             Waiter::Waiting(_) => {
                 state.gate.cancel(ticket);
             }
@@ -415,6 +437,24 @@ mod tests {
         drop(held);
         drop(first);
         second.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_displaced_request_hears_of_it_although_its_slot_is_used_again() {
+        let (gate, clock) = admission(1, Order::Deadline, Late::Serve);
+        let held = Arc::clone(&gate)
+            .acquire(claim(clock, 1_000))
+            .await
+            .unwrap();
+        let mut late = Arc::clone(&gate).acquire(claim(clock, 10));
+        pending(&mut late).await;
+        tokio::time::advance(Duration::from_millis(20)).await;
+        let mut newcomer = Arc::clone(&gate).acquire(claim(clock, 1_000));
+        pending(&mut newcomer).await;
+        assert_eq!(late.await.unwrap_err().reason, RefuseReason::Displaced);
+        pending(&mut newcomer).await;
+        drop(held);
+        newcomer.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

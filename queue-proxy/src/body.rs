@@ -1,9 +1,10 @@
 //! The bodies that pass through: the client's towards the user container, and the response's back.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -25,6 +26,10 @@ pub(crate) const TIMEOUT_TEXT: &[u8] = b"request timeout";
 /// A client that waits for `100 Continue` is told to go on after this time, whatever the user container
 /// says. Fixed by Knative.
 const CONTINUE_MAX: Duration = Duration::from_secs(1);
+/// A waiting request reads at most about this much of its body …
+const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
+/// … and all of them together about this much.
+const READ_AHEAD_TOTAL_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// A response that breaks off.
@@ -44,7 +49,24 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     connection: Option<Arc<ConnectionState>>,
     hold: Option<(Arc<ContinueHold>, Pin<Box<Sleep>>)>,
+    /// Read while its request waited, in order.
+    ahead: VecDeque<Result<Frame<Bytes>, hyper::Error>>,
+    ahead_bytes: usize,
+    account: Option<Arc<ReadAhead>>,
+    /// The client has sent all of it.
     ended: bool,
+}
+
+/// The account of what all waiting requests have read ahead.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    bytes: AtomicUsize,
+}
+
+impl ReadAhead {
+    fn has_room(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) < READ_AHEAD_TOTAL_BYTES_MAX
+    }
 }
 
 /// Holds a body back until the user container wants it.
@@ -74,6 +96,9 @@ impl ClientBody {
             incoming,
             connection,
             hold: None,
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            account: None,
             ended,
         }
     }
@@ -90,7 +115,28 @@ impl ClientBody {
 
     /// There is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ended
+        self.ended && self.ahead.is_empty()
+    }
+
+    /// Reads on while the request waits. The end of input stands behind the body in the socket: unless the
+    /// body is read, a client that has left is not noticed. What exceeds the bounds stays unread.
+    pub(crate) fn read_ahead(&mut self, account: &Arc<ReadAhead>, cx: &mut Context<'_>) {
+        while !self.ended && self.ahead_bytes < READ_AHEAD_BYTES_MAX && account.has_room() {
+            let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+                return;
+            };
+            self.ended = frame.is_none() || self.incoming.is_end_stream();
+            let Some(frame) = frame else { return };
+            let bytes = frame
+                .as_ref()
+                .ok()
+                .and_then(Frame::data_ref)
+                .map_or(0, Bytes::len);
+            self.ahead_bytes += bytes;
+            account.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.account.get_or_insert_with(|| Arc::clone(account));
+            self.ahead.push_back(frame);
+        }
     }
 }
 
@@ -111,22 +157,44 @@ impl Body for ClientBody {
             }
             self.hold = None;
         }
+        if let Some(frame) = self.ahead.pop_front() {
+            let bytes = frame
+                .as_ref()
+                .ok()
+                .and_then(Frame::data_ref)
+                .map_or(0, Bytes::len);
+            self.ahead_bytes -= bytes;
+            if let Some(account) = &self.account {
+                account.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            return Poll::Ready(Some(frame));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
         self.ended = frame.is_none() || self.incoming.is_end_stream();
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ended
+        self.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        if self.ahead.is_empty() {
+            self.incoming.size_hint()
+        } else {
+            SizeHint::default()
+        }
     }
 }
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            account.bytes.fetch_sub(self.ahead_bytes, Ordering::Relaxed);
+        }
         if !self.ended
             && let Some(connection) = &self.connection
         {
@@ -186,6 +254,7 @@ pub(crate) struct Relay {
     pub http1: Option<Arc<ConnectionState>>,
     /// Tell the execution time at the end (HTTP/2): since when.
     pub server_timing_since: Option<Instant>,
+    broken: Option<BodyError>,
     first: Option<Frame<Bytes>>,
     sleep: Option<Pin<Box<Sleep>>>,
     state: State,
@@ -198,8 +267,8 @@ enum State {
     Timing,
     /// Trailers are queued on the HTTP/1 connection.
     Trailers,
-    /// The timeout's text is out; the message is short of its length.
-    Short,
+    /// The message breaks off, once all before that is written (HTTP/1).
+    Broken,
     Ended,
 }
 
@@ -220,6 +289,7 @@ impl Relay {
             remaining: None,
             http1: None,
             server_timing_since: None,
+            broken: None,
             first: None,
             sleep: None,
             state: State::Passing,
@@ -334,22 +404,53 @@ impl Relay {
     }
 
     /// A timeout struck in the midst of the response.
-    fn expire(&mut self) -> Option<Result<Frame<Bytes>, BodyError>> {
+    fn expire(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if self.mid_stream_timeout == MidStreamTimeout::Abort {
-            self.abandon(State::Ended);
-            return Some(Err(BodyError::Timeout));
+            return self.break_off(BodyError::Timeout, cx);
         }
         let fits = self
             .remaining
             .is_none_or(|left| left >= TIMEOUT_TEXT.len() as u64);
         // HTTP/2 and chunked messages end well, as under Knative; one with a length is cut short of it.
         let short = self.http1.is_some() && self.remaining.is_some();
-        self.abandon(if short { State::Short } else { State::Ended });
-        match (fits, short) {
-            (true, _) => Some(Ok(Frame::data(Bytes::from_static(TIMEOUT_TEXT)))),
-            (false, true) => Some(Err(BodyError::Timeout)),
-            (false, false) => None,
+        if !short {
+            self.abandon(State::Ended);
+        } else if let Poll::Ready(broken) = self.break_off(BodyError::Timeout, cx) {
+            return Poll::Ready(broken);
         }
+        match (fits, short) {
+            (true, _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(TIMEOUT_TEXT))))),
+            (false, true) => Poll::Pending,
+            (false, false) => Poll::Ready(None),
+        }
+    }
+
+    /// Ends the message with an error. On HTTP/1 hyper closes the connection at once then, so what was
+    /// passed on before is written first.
+    fn break_off(
+        &mut self,
+        error: BodyError,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some(connection) = &self.http1 else {
+            self.abandon(State::Ended);
+            return Poll::Ready(Some(Err(error)));
+        };
+        connection.queue_trailers(Bytes::new(), cx);
+        self.broken = Some(error);
+        self.abandon(State::Broken);
+        Poll::Pending
+    }
+
+    fn poll_broken(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(connection) = &self.http1 {
+            ready!(connection.poll_trailers(cx));
+        }
+        self.end(State::Ended);
+        Poll::Ready(self.broken.take().map(Err))
     }
 
     fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -400,17 +501,14 @@ impl Relay {
                     },
                 }
             }
-            Poll::Ready(Some(Err(error))) => {
-                self.abandon(State::Ended);
-                Poll::Ready(Some(Err(error.into())))
-            }
+            Poll::Ready(Some(Err(error))) => self.break_off(error.into(), cx),
             Poll::Ready(None) => {
                 self.finish(cx);
                 Poll::Ready(self.after_data())
             }
             Poll::Pending => {
                 ready!(self.poll_expired(cx));
-                Poll::Ready(self.expire())
+                self.expire(cx)
             }
         }
     }
@@ -471,10 +569,7 @@ impl Body for ProxyBody {
                 State::Passing => relay.poll_passing(cx),
                 State::Timing => Poll::Ready(relay.after_data()),
                 State::Trailers => relay.poll_trailers(cx),
-                State::Short => {
-                    relay.end(State::Ended);
-                    Poll::Ready(Some(Err(BodyError::Timeout)))
-                }
+                State::Broken => relay.poll_broken(cx),
                 State::Ended => Poll::Ready(None),
             },
         }

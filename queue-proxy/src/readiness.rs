@@ -3,7 +3,9 @@
 //! Probes that arrive while a check runs share its result; nothing is remembered afterwards. A caller that
 //! goes away does not end the check.
 
+use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -425,11 +427,19 @@ async fn get_once(
             .map_err(|error| error.to_string())?;
         Ok(response)
     };
+    while_driven(exchange, driver).await
+}
+
+/// Runs an exchange and its connection side by side. The connection may be over before the exchange has
+/// looked at what came on it.
+async fn while_driven<T>(exchange: impl Future<Output = T>, driver: impl Future) -> T {
+    let mut exchange = pin!(exchange);
     tokio::select! {
         biased;
-        response = exchange => response,
-        ended = driver => Err(ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string())),
+        output = &mut exchange => return output,
+        _over = driver => {}
     }
+    exchange.await
 }
 
 async fn get_http2(port: u16, path: &str) -> Result<StatusCode, String> {
@@ -463,11 +473,7 @@ async fn exchange_http2(
             .to_bytes();
         Ok(Response::from_parts(parts, body))
     };
-    tokio::select! {
-        biased;
-        response = exchange => response,
-        ended = driver => Err(ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string())),
-    }
+    while_driven(exchange, driver).await
 }
 
 /// `grpc.health.v1.Health/Check`: passes only on `SERVING`.

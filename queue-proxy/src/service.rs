@@ -1,7 +1,8 @@
 //! A request's way through the proxy, layer by layer, outermost first: checks, probes, drain, timeouts,
 //! forwarding headers, stat, gate, user container.
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Poll;
@@ -22,7 +23,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, Claim};
-use crate::body::{ClientBody, InFlight, ProxyBody, Relay, SERVER_TIMING, Source, timing};
+use crate::body::{
+    ClientBody, InFlight, ProxyBody, ReadAhead, Relay, SERVER_TIMING, Source, timing,
+};
 use crate::class;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -51,6 +54,7 @@ pub(crate) struct Proxy {
     drain: Arc<Drain>,
     prober: Arc<Prober>,
     tunnels: TaskTracker,
+    read_ahead: Arc<ReadAhead>,
 }
 
 impl Proxy {
@@ -84,6 +88,7 @@ impl Proxy {
             drain,
             prober: Prober::new(config.readiness.clone(), config.http2_auto_detection),
             tunnels: TaskTracker::new(),
+            read_ahead: Arc::default(),
             config,
         })
     }
@@ -186,7 +191,17 @@ impl Proxy {
                 deadline: told.deadline,
                 class: class::of(told.deadline.objective, length),
             };
-            match Arc::clone(admission).acquire(claim).await {
+            let mut acquire = pin!(Arc::clone(admission).acquire(claim));
+            // Reading would tell a client that waits for it to go on.
+            let reads = client.http1.is_some() && !headers::expects_continue(&parts.headers);
+            let acquired = poll_fn(|cx| {
+                let acquired = acquire.as_mut().poll(cx);
+                if acquired.is_pending() && reads {
+                    body.read_ahead(&self.read_ahead, cx);
+                }
+                acquired
+            });
+            match acquired.await {
                 Ok(permit) => in_flight.permit = Some(permit),
                 Err(refused) => return respond::refused(refused, grpc),
             }
@@ -255,10 +270,11 @@ impl Proxy {
         self.add_server_timing(&mut answer.headers, timeouts.arrival, begun);
 
         if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-            let agreed = protocol.zip(switched).is_some_and(|(asked, given)| {
-                asked.as_bytes().eq_ignore_ascii_case(given.as_bytes())
-            });
-            let (Some(client), Source::Http1(connection, _), true) = (on_upgrade, source, agreed)
+            let agreed = protocol
+                .zip(switched)
+                .filter(|(asked, given)| asked.as_bytes().eq_ignore_ascii_case(given.as_bytes()));
+            let (Some(client), Source::Http1(connection, _), Some((_, given))) =
+                (on_upgrade, source, agreed)
             else {
                 return respond::error(
                     StatusCode::BAD_GATEWAY,
@@ -267,8 +283,15 @@ impl Proxy {
             };
             // The client's connection is a tunnel's from here on: its end of input is the tunnel's.
             in_flight.serving = None;
-            let upgrade =
-                given_protocol(&mut answer.headers, connection, client, in_flight, timeouts).await;
+            let upgrade = open_tunnel(
+                &mut answer.headers,
+                given,
+                connection,
+                client,
+                in_flight,
+                timeouts,
+            )
+            .await;
             self.tunnels.spawn(upgrade.run());
             return Response::from_parts(answer, ProxyBody::empty());
         }
@@ -395,8 +418,9 @@ impl Handler for Proxy {
 }
 
 /// Completes the 101's headers and joins the two sides.
-async fn given_protocol(
+async fn open_tunnel(
     headers: &mut HeaderMap,
+    protocol: HeaderValue,
     connection: Box<Connection>,
     client: hyper::upgrade::OnUpgrade,
     in_flight: InFlight,
@@ -404,6 +428,7 @@ async fn given_protocol(
 ) -> Tunnel {
     let (app, early): (_, Bytes) = connection.into_tunnel().await;
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, protocol);
     Tunnel {
         client,
         app,
@@ -439,6 +464,12 @@ fn refuse_malformed(request: &mut Request<Incoming>) -> Option<Response<ProxyBod
     }
     if first.is_some_and(|host| !host.as_bytes().iter().all(|&b| is_host_byte(b))) {
         return Some(respond::bad_request("malformed Host header"));
+    }
+    if request.method() == Method::CONNECT {
+        return Some(respond::error(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "CONNECT is not supported",
+        ));
     }
     if request.method() == Method::OPTIONS && request.uri().path() == "*" {
         let mut answer = respond::empty(StatusCode::OK);

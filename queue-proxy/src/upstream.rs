@@ -44,7 +44,7 @@ const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
     /// It accepts no connection.
-    #[error("dial tcp {address}: {error}")]
+    #[error("dial tcp {address}: {}", describe(error))]
     Dial {
         /// Where.
         address: SocketAddr,
@@ -57,6 +57,14 @@ pub(crate) enum UpstreamError {
     /// What it said is not HTTP.
     #[error("the user container's answer cannot be read: {0}")]
     Unreadable(hyper::Error),
+}
+
+/// The system's words without its numbers, a refusal as users know it from Knative.
+fn describe(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
+        kind => format!("connect: {kind}"),
+    }
 }
 
 impl UpstreamError {
@@ -79,11 +87,7 @@ pub(crate) struct Upstream {
     http2_dialing: Semaphore,
 }
 
-/// Idle connections, the one used last at the end.
-#[expect(
-    clippy::vec_box,
-    reason = "boxed once, then moved about: a connection is 700 bytes"
-)]
+/// Idle connections, the one used last at the end. Boxed once, then moved about: one is 700 bytes.
 type Pool = Vec<Box<Connection>>;
 
 /// An HTTP/1 connection, driven by whoever holds it.

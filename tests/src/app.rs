@@ -1,0 +1,277 @@
+//! The user container over HTTP/1: answers, delays, lies and dies as the test tells it.
+
+use std::future::Future;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use crate::message::{Kind, Message, read_body, read_head};
+
+/// A user container. Stops when dropped.
+#[derive(Debug)]
+pub struct App {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    /// What it has seen.
+    pub seen: Arc<Seen>,
+    task: JoinHandle<()>,
+}
+
+/// What a user container has seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    requests: Mutex<Vec<Message>>,
+    connections: AtomicUsize,
+    live: AtomicUsize,
+    live_max: AtomicUsize,
+    cancelled: AtomicUsize,
+}
+
+impl Seen {
+    /// All requests, in the order in which their heads came.
+    pub fn requests(&self) -> Vec<Message> {
+        self.requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The last request.
+    ///
+    /// # Panics
+    /// If there was none.
+    pub fn last(&self) -> Message {
+        self.requests()
+            .pop()
+            .expect("a request at the user container")
+    }
+
+    /// How many requests came.
+    pub fn count(&self) -> usize {
+        self.requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+    }
+
+    /// How many connections were accepted.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many requests are being served.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::SeqCst)
+    }
+
+    /// The most that were being served at once.
+    pub fn live_max(&self) -> usize {
+        self.live_max.load(Ordering::SeqCst)
+    }
+
+    /// How many were given up by the other side before their answer.
+    pub fn cancelled(&self) -> usize {
+        self.cancelled.load(Ordering::SeqCst)
+    }
+
+    fn note(&self, request: &Message) {
+        self.requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(request.clone());
+    }
+}
+
+/// One connection at the user container.
+#[derive(Debug)]
+pub struct Connection {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    seen: Arc<Seen>,
+}
+
+impl App {
+    /// Runs `serve` for every connection.
+    ///
+    /// # Panics
+    /// If no port is free.
+    pub async fn raw<F, S>(serve: F) -> Self
+    where
+        F: Fn(Connection) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let seen = Arc::<Seen>::default();
+        let task = tokio::spawn({
+            let seen = Arc::clone(&seen);
+            async move {
+                let mut connections = tokio::task::JoinSet::new();
+                while let Ok((stream, _)) = listener.accept().await {
+                    seen.connections.fetch_add(1, Ordering::SeqCst);
+                    connections.spawn(serve(Connection::new(stream, Arc::clone(&seen))));
+                }
+            }
+        });
+        Self { port, seen, task }
+    }
+
+    /// Answers every request with the bytes that `answer` gives, on connections that stay open.
+    pub async fn serving<F, S>(answer: F) -> Self
+    where
+        F: Fn(Message) -> S + Send + Sync + 'static,
+        S: Future<Output = Vec<u8>> + Send + 'static,
+    {
+        let answer = Arc::new(answer);
+        Self::raw(move |mut connection| {
+            let answer = Arc::clone(&answer);
+            async move {
+                while let Some(request) = connection.request().await {
+                    let Some(bytes) = connection.unless_gone(answer(request)).await else {
+                        return;
+                    };
+                    if connection.try_write(bytes).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    /// Answers every request with 200 and this body.
+    pub async fn saying(body: &'static str) -> Self {
+        Self::serving(move |_| async move { ok(body) }).await
+    }
+
+    /// Answers after a delay: as many milliseconds as the target's last segment says, 0 if it is no number.
+    pub async fn delaying() -> Self {
+        Self::serving(|request| async move {
+            let last = request.target().rsplit('/').next().unwrap_or("");
+            let delay = Duration::from_millis(last.parse().unwrap_or(0));
+            tokio::time::sleep(delay).await;
+            ok("done")
+        })
+        .await
+    }
+
+    /// Takes requests and never answers.
+    pub async fn silent() -> Self {
+        Self::serving(|_| std::future::pending::<Vec<u8>>()).await
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A 200 with a body.
+#[must_use]
+pub fn ok(body: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// One chunk.
+#[must_use]
+pub fn chunk(data: &str) -> Vec<u8> {
+    format!("{:x}\r\n{data}\r\n", data.len()).into_bytes()
+}
+
+impl Connection {
+    fn new(stream: TcpStream, seen: Arc<Seen>) -> Self {
+        stream.set_nodelay(true).expect("a socket");
+        let (reader, writer) = stream.into_split();
+        Self {
+            reader: BufReader::new(reader),
+            writer,
+            seen,
+        }
+    }
+
+    /// Reads a request with its body; `None` when the other side has closed.
+    pub async fn request(&mut self) -> Option<Message> {
+        let mut request = self.request_head_unseen().await?;
+        read_body(&mut self.reader, &mut request, Kind::Request)
+            .await
+            .ok()?;
+        self.seen.note(&request);
+        Some(request)
+    }
+
+    /// Reads a request's head and leaves its body unread.
+    pub async fn request_head(&mut self) -> Option<Message> {
+        let request = self.request_head_unseen().await?;
+        self.seen.note(&request);
+        Some(request)
+    }
+
+    async fn request_head_unseen(&mut self) -> Option<Message> {
+        read_head(&mut self.reader).await.ok().flatten()
+    }
+
+    /// Reads the body of a request whose head was read.
+    ///
+    /// # Errors
+    /// It breaks off.
+    pub async fn body(&mut self, request: &mut Message) -> io::Result<()> {
+        read_body(&mut self.reader, request, Kind::Request).await
+    }
+
+    /// Writes bytes, whether or not anybody reads them.
+    pub async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        // Tests that write to a connection that may be closed look at the other side.
+        let _written = self.try_write(bytes).await;
+    }
+
+    /// Writes bytes.
+    ///
+    /// # Errors
+    /// The other side has closed.
+    pub async fn try_write(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.writer.write_all(bytes.as_ref()).await
+    }
+
+    /// Reads what comes; empty when the other side has closed.
+    pub async fn read(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; 64 * 1024];
+        let n = self.reader.read(&mut bytes).await.unwrap_or(0);
+        bytes.truncate(n);
+        bytes
+    }
+
+    /// Waits until the other side closes.
+    pub async fn closed(&mut self) {
+        while !self.read().await.is_empty() {}
+    }
+
+    /// Runs `work` as a request being served; `None` if the other side closes first, which is counted.
+    pub async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let live = self.seen.live.fetch_add(1, Ordering::SeqCst) + 1;
+        self.seen.live_max.fetch_max(live, Ordering::SeqCst);
+        let seen = Arc::clone(&self.seen);
+        let output = tokio::select! {
+            output = work => Some(output),
+            () = self.closed() => None,
+        };
+        seen.live.fetch_sub(1, Ordering::SeqCst);
+        if output.is_none() {
+            seen.cancelled.fetch_add(1, Ordering::SeqCst);
+        }
+        output
+    }
+}

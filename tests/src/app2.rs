@@ -1,0 +1,102 @@
+//! The user container over HTTP/2 by prior knowledge.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::combinators::BoxBody;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// A body of any kind.
+pub type Body = BoxBody<Bytes, Infallible>;
+
+/// A user container. Stops when dropped.
+#[derive(Debug)]
+pub struct App2 {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    /// Requests being served.
+    pub live: Arc<AtomicUsize>,
+    /// Connections accepted.
+    pub connections: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+struct Live(Arc<AtomicUsize>);
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl App2 {
+    /// Answers every request with what `answer` gives.
+    ///
+    /// # Panics
+    /// If no port is free.
+    pub async fn serving<F, S>(answer: F) -> Self
+    where
+        F: Fn(Request<Incoming>) -> S + Send + Sync + Clone + 'static,
+        S: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let live = Arc::<AtomicUsize>::default();
+        let connections = Arc::<AtomicUsize>::default();
+        let task = tokio::spawn({
+            let (live, connections) = (Arc::clone(&live), Arc::clone(&connections));
+            async move {
+                let mut tasks = tokio::task::JoinSet::new();
+                while let Ok((stream, _)) = listener.accept().await {
+                    connections.fetch_add(1, Ordering::SeqCst);
+                    let (live, answer) = (Arc::clone(&live), answer.clone());
+                    let service = service_fn(move |request| {
+                        live.fetch_add(1, Ordering::SeqCst);
+                        let guard = Live(Arc::clone(&live));
+                        let response = answer(request);
+                        async move {
+                            let _guard = guard;
+                            Ok::<_, Infallible>(response.await)
+                        }
+                    });
+                    tasks.spawn(async move {
+                        // A connection that breaks off is the test's doing.
+                        let _ended = http2::Builder::new(TokioExecutor::new())
+                            .serve_connection(TokioIo::new(stream), service)
+                            .await;
+                    });
+                }
+            }
+        });
+        Self {
+            port,
+            live,
+            connections,
+            task,
+        }
+    }
+
+    /// Requests being served now.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for App2 {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,199 @@
+//! An HTTP/1 client that writes what it is told and sees every byte.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use crate::message::{Kind, Message, read_body, read_chunk, read_head};
+
+/// No test waits longer for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One connection.
+#[derive(Debug)]
+pub struct Client {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Panics
+    /// If nobody listens.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address)
+            .await
+            .unwrap_or_else(|error| panic!("cannot connect to {address}: {error}"));
+        stream.set_nodelay(true).expect("a socket");
+        let (reader, writer) = stream.into_split();
+        Self {
+            reader: BufReader::new(reader),
+            writer,
+        }
+    }
+
+    /// Writes bytes.
+    ///
+    /// # Panics
+    /// If the connection is closed.
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.writer
+            .write_all(bytes.as_ref())
+            .await
+            .expect("the connection is open");
+    }
+
+    /// Writes bytes, if the connection is still open.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub async fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.writer.write_all(bytes.as_ref()).await
+    }
+
+    /// Says that nothing more comes, and stays to listen.
+    ///
+    /// # Panics
+    /// If the connection is closed.
+    pub async fn half_close(&mut self) {
+        self.writer
+            .shutdown()
+            .await
+            .expect("the connection is open");
+    }
+
+    /// Reads a response with its body.
+    ///
+    /// # Panics
+    /// If none comes, or it breaks off.
+    pub async fn response(&mut self) -> Message {
+        self.try_response().await.expect("a whole response")
+    }
+
+    /// Reads a response with its body.
+    ///
+    /// # Errors
+    /// It breaks off.
+    ///
+    /// # Panics
+    /// If none comes in a minute.
+    pub async fn try_response(&mut self) -> io::Result<Message> {
+        let mut message = self.try_head().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let kind = match message.status() {
+            101 | 204 | 304 => Kind::Bodiless,
+            _ => Kind::Response,
+        };
+        self.body(&mut message, kind).await?;
+        Ok(message)
+    }
+
+    /// Reads a response's head.
+    ///
+    /// # Panics
+    /// If none comes.
+    pub async fn head(&mut self) -> Message {
+        self.try_head()
+            .await
+            .expect("a head")
+            .expect("a response before the end of input")
+    }
+
+    /// Reads a response's head; `None` at the end of input.
+    ///
+    /// # Errors
+    /// It breaks off.
+    ///
+    /// # Panics
+    /// If nothing comes in a minute.
+    pub async fn try_head(&mut self) -> io::Result<Option<Message>> {
+        timeout(PATIENCE, read_head(&mut self.reader))
+            .await
+            .expect("an answer in a minute")
+    }
+
+    /// Reads the body that belongs to a head.
+    ///
+    /// # Errors
+    /// It breaks off; what came of it is in `message`.
+    ///
+    /// # Panics
+    /// If it does not end in a minute.
+    pub async fn body(&mut self, message: &mut Message, kind: Kind) -> io::Result<()> {
+        let read = read_body(&mut self.reader, message, kind);
+        timeout(PATIENCE, read)
+            .await
+            .expect("the body ends in a minute")
+    }
+
+    /// Reads one chunk of a chunked body.
+    ///
+    /// # Errors
+    /// It breaks off.
+    ///
+    /// # Panics
+    /// If none comes in a minute.
+    pub async fn chunk(&mut self) -> io::Result<Vec<u8>> {
+        timeout(PATIENCE, read_chunk(&mut self.reader))
+            .await
+            .expect("a chunk in a minute")
+    }
+
+    /// Reads exactly `n` bytes.
+    ///
+    /// # Panics
+    /// If they do not come.
+    pub async fn bytes(&mut self, n: usize) -> Vec<u8> {
+        let mut bytes = vec![0; n];
+        let read = timeout(PATIENCE, self.reader.read_exact(&mut bytes)).await;
+        read.expect("bytes in a minute").expect("as many bytes");
+        bytes
+    }
+
+    /// Reads to the end of input; a reset counts as one.
+    ///
+    /// # Panics
+    /// If the connection stays open for a minute.
+    pub async fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        // What came before a reset is in `rest` all the same.
+        let _end = timeout(PATIENCE, self.reader.read_to_end(&mut rest))
+            .await
+            .expect("the connection is closed in a minute");
+        rest
+    }
+
+    /// Sends a request and reads its response.
+    pub async fn request(&mut self, request: impl AsRef<[u8]>) -> Message {
+        self.send(request).await;
+        self.response().await
+    }
+
+    /// GETs a target.
+    pub async fn get(&mut self, target: &str) -> Message {
+        self.request(format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n"))
+            .await
+    }
+
+    /// POSTs a body.
+    pub async fn post(&mut self, target: &str, body: &str) -> Message {
+        let length = body.len();
+        self.request(format!(
+            "POST {target} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n{body}"
+        ))
+        .await
+    }
+
+    /// GETs a target with more header lines, each with its line end.
+    pub async fn get_with(&mut self, target: &str, lines: &str) -> Message {
+        self.request(format!(
+            "GET {target} HTTP/1.1\r\nHost: test\r\n{lines}\r\n"
+        ))
+        .await
+    }
+}

@@ -1,0 +1,289 @@
+//! A queue-proxy process with an address of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use prost::Message as _;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, timeout};
+
+use crate::client::Client;
+
+/// Names the binary to test instead of Weir's own.
+pub const BINARY_VARIABLE: &str = "WEIR_CONTRACT_BINARY";
+const PORT: u16 = 8012;
+
+/// A queue-proxy that is about to start: Knative's variables as it sets them, to be changed at will.
+#[derive(Debug)]
+pub struct Builder {
+    binary: PathBuf,
+    ip: IpAddr,
+    environment: BTreeMap<String, String>,
+    folder: TempDir,
+}
+
+/// A queue-proxy process. Killed when dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    child: Child,
+    /// Where it listens.
+    pub ip: IpAddr,
+    /// Its main port.
+    pub port: u16,
+    folder: TempDir,
+}
+
+/// The stat, as the autoscaler decodes it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Stat {
+    /// Field 1.
+    #[prost(string, tag = "1")]
+    pub pod_name: String,
+    /// Field 2.
+    #[prost(double, tag = "2")]
+    pub average_concurrent_requests: f64,
+    /// Field 3.
+    #[prost(double, tag = "3")]
+    pub average_proxied_concurrent_requests: f64,
+    /// Field 4.
+    #[prost(double, tag = "4")]
+    pub request_count: f64,
+    /// Field 5.
+    #[prost(double, tag = "5")]
+    pub proxied_request_count: f64,
+    /// Field 6.
+    #[prost(double, tag = "6")]
+    pub process_uptime: f64,
+}
+
+impl Builder {
+    /// A proxy run from `own`, or from what [`BINARY_VARIABLE`] names, in front of `user_port`.
+    ///
+    /// # Panics
+    /// If no temporary folder can be made.
+    #[must_use]
+    pub fn new(own: &str, user_port: u16) -> Self {
+        let ip = fresh_address();
+        let environment = [
+            ("SERVING_NAMESPACE", "default"),
+            ("SERVING_SERVICE", "service"),
+            ("SERVING_CONFIGURATION", "configuration"),
+            ("SERVING_REVISION", "revision-00001"),
+            ("QUEUE_SERVING_PORT", "8012"),
+            ("QUEUE_SERVING_TLS_PORT", "8112"),
+            ("CONTAINER_CONCURRENCY", "0"),
+            ("REVISION_TIMEOUT_SECONDS", "300"),
+            ("REVISION_RESPONSE_START_TIMEOUT_SECONDS", "0"),
+            ("REVISION_IDLE_TIMEOUT_SECONDS", "0"),
+            ("SERVING_POD", "revision-00001-deployment-5d8f-x2v7q"),
+            ("SERVING_POD_IP", "10.0.0.7"),
+            ("SERVING_LOGGING_CONFIG", ""),
+            ("SERVING_LOGGING_LEVEL", ""),
+            ("SYSTEM_NAMESPACE", "knative-serving"),
+            ("SERVING_READINESS_PROBE", ""),
+            ("HOST_IP", "10.0.0.1"),
+            ("ENABLE_HTTP2_AUTO_DETECTION", "false"),
+            ("ENABLE_HTTP_FULL_DUPLEX", "false"),
+            ("ROOT_CA", ""),
+            ("ENABLE_MULTI_CONTAINER_PROBES", "false"),
+            ("OBSERVABILITY_CONFIG", "{}"),
+        ];
+        let mut environment: BTreeMap<String, String> = environment
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        environment.insert("USER_PORT".to_owned(), user_port.to_string());
+        environment.insert("WEIR_BIND".to_owned(), ip.to_string());
+        Self {
+            binary: std::env::var_os(BINARY_VARIABLE).map_or_else(|| own.into(), Into::into),
+            ip,
+            environment,
+            folder: TempDir::new().expect("a temporary folder"),
+        }
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.insert(name.to_owned(), value.to_string());
+        self
+    }
+
+    /// Takes a variable away.
+    #[must_use]
+    pub fn unset(mut self, name: &str) -> Self {
+        self.environment.remove(name);
+        self
+    }
+
+    /// Sets `CONTAINER_CONCURRENCY`.
+    #[must_use]
+    pub fn concurrency(self, n: u32) -> Self {
+        self.set("CONTAINER_CONCURRENCY", n)
+    }
+
+    /// Listens where another does.
+    #[must_use]
+    pub fn bind(self, ip: IpAddr) -> Self {
+        Self { ip, ..self }.set("WEIR_BIND", ip)
+    }
+
+    /// Starts it and waits for its end.
+    ///
+    /// # Panics
+    /// If it has not ended after `limit`.
+    pub async fn run_to_end(self, limit: Duration) -> (ExitStatus, String) {
+        let mut proxy = self.spawn();
+        let status = timeout(limit, proxy.child.wait()).await;
+        let status = status.expect("the process ends in time").expect("a status");
+        (status, proxy.stderr())
+    }
+
+    /// Starts it and waits until it listens.
+    ///
+    /// # Panics
+    /// If it ends, or does not listen within ten seconds.
+    pub async fn start(self) -> Proxy {
+        let mut proxy = self.spawn();
+        let begin = Instant::now();
+        while TcpStream::connect(proxy.address()).await.is_err() {
+            if let Ok(Some(status)) = proxy.child.try_wait() {
+                panic!("the proxy ended with {status}: {}", proxy.stderr());
+            }
+            assert!(
+                begin.elapsed() < Duration::from_secs(10),
+                "{}",
+                proxy.stderr()
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        proxy
+    }
+
+    fn spawn(self) -> Proxy {
+        let stderr =
+            fs::File::create(self.folder.path().join("stderr")).expect("a file for stderr");
+        let child = Command::new(&self.binary)
+            .env_clear()
+            .envs(&self.environment)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", self.binary.display()));
+        let port = self
+            .environment
+            .get("QUEUE_SERVING_PORT")
+            .and_then(|port| port.parse().ok());
+        Proxy {
+            child,
+            ip: self.ip,
+            port: port.unwrap_or(PORT),
+            folder: self.folder,
+        }
+    }
+}
+
+impl Proxy {
+    /// Its main listener.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port)
+    }
+
+    /// Another of its ports.
+    #[must_use]
+    pub fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip, port)
+    }
+
+    /// A client connection to the main listener.
+    pub async fn connect(&self) -> Client {
+        Client::connect(self.address()).await
+    }
+
+    /// What it wrote on stderr so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Its process id.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("the proxy runs")
+    }
+
+    /// Sends SIGTERM.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn terminate(&self) {
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a pid");
+        kill_process(pid, Signal::TERM).expect("the process takes the signal");
+    }
+
+    /// Waits for its end and returns the exit code.
+    ///
+    /// # Panics
+    /// If it has not ended after `limit`.
+    pub async fn exit_code(&mut self, limit: Duration) -> Option<i32> {
+        let status = timeout(limit, self.child.wait())
+            .await
+            .expect("the process ends in time");
+        status.expect("a status").code()
+    }
+
+    /// It has not ended.
+    ///
+    /// # Panics
+    /// If the system does not tell.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a status").is_none()
+    }
+
+    /// Scrapes the stat.
+    ///
+    /// # Panics
+    /// If it is not as the autoscaler wants it.
+    pub async fn stat(&self) -> Stat {
+        let response = Client::connect(self.at(9090)).await.get("/metrics").await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(
+            response.header("content-type"),
+            Some("application/protobuf")
+        );
+        assert!(response.body.len() <= 336);
+        Stat::decode(&response.body[..]).expect("a Stat message")
+    }
+}
+
+/// An address of 127.0.0.0/8 that no other test uses, in this process or another.
+fn fresh_address() -> IpAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let (more, last) = (n / 254 % 2, n % 254 + 1);
+    let byte = |n: u32| u8::try_from(n).expect("below 256");
+    // 127.0.x.y is left to people and demos.
+    IpAddr::V4(Ipv4Addr::new(
+        127,
+        high % 100 + 1 + byte(more) * 100,
+        low,
+        byte(last),
+    ))
+}

@@ -1,0 +1,25 @@
+//! The contract of Knative's queue-proxy, item by item: a test's name begins with the number of the item
+//! of `docs/queue-proxy-contract.md` that it checks. `differences` holds the deliberate ones.
+//!
+//! Every test has a proxy of its own on an address of its own, so the slow ones run side by side.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod differences;
+mod drain;
+mod gate;
+mod http2;
+mod order;
+mod plain;
+mod probes;
+mod startup;
+mod stat;
+mod streaming;
+mod timeouts;
+mod upgrades;
+
+use tests::proxy::Builder;
+
+/// A proxy in front of the user container at `user_port`.
+fn proxy(user_port: u16) -> Builder {
+    Builder::new(env!("CARGO_BIN_EXE_queue-proxy-under-test"), user_port)
+}

@@ -1,0 +1,375 @@
+//! Deadline features of revisions with an objective (design 4.1, 4.2).
+
+use std::time::{Duration, Instant};
+
+use tests::app::App;
+use tests::client::Client;
+use tests::client2::{Client2, empty};
+use tests::proxy::Proxy;
+use tests::{SLACK, eventually};
+
+use crate::proxy;
+
+async fn send(proxy: &Proxy, target: &str, lines: &str) -> Client {
+    let mut client = proxy.connect().await;
+    client
+        .send(format!("GET {target} HTTP/1.1\r\nHost: t\r\n{lines}\r\n"))
+        .await;
+    client
+}
+
+/// Holds the only place for `ms`, then lets the others wait in the order given: names and header lines.
+async fn order_of(proxy: &Proxy, app: &App, ms: u64, waiting: &[(&str, &str)]) -> Vec<String> {
+    let before = app.seen.count();
+    let mut clients = vec![send(proxy, &format!("/holder/{ms}"), "").await];
+    eventually("the place is held", || app.seen.count() == before + 1).await;
+    for (name, lines) in waiting {
+        clients.push(send(proxy, &format!("/{name}/0"), lines).await);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for client in &mut clients {
+        client.response().await;
+    }
+    let requests = app.seen.requests();
+    requests[before + 1..]
+        .iter()
+        .map(|request| request.target().split('/').nth(1).unwrap_or("").to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn requests_start_by_their_budgets() {
+    let app = App::delaying().await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .start()
+        .await;
+    let order = order_of(
+        &proxy,
+        &app,
+        300,
+        &[
+            ("nine", "Weir-Budget-Ms: 9000\r\n"),
+            ("slo", ""),
+            ("three", "Weir-Budget-Ms: 3000\r\n"),
+            ("five", "Grpc-Timeout: 5S\r\n"),
+            ("limited", "X-Envoy-Expected-Rq-Timeout-Ms: 4000\r\n"),
+        ],
+    )
+    .await;
+    assert_eq!(order, ["three", "limited", "five", "nine", "slo"]);
+}
+
+#[tokio::test]
+async fn without_an_objective_they_start_as_they_came() {
+    let app = App::delaying().await;
+    let lines = [
+        ("a", "Weir-Budget-Ms: 9000\r\n"),
+        ("b", "Weir-Budget-Ms: 3000\r\n"),
+        ("c", "Grpc-Timeout: 1S\r\n"),
+    ];
+    let plain = proxy(app.port).concurrency(1).start().await;
+    assert_eq!(order_of(&plain, &app, 300, &lines).await, ["a", "b", "c"]);
+    let disabled = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .set("WEIR_DISABLED", "true")
+        .start()
+        .await;
+    assert_eq!(
+        order_of(&disabled, &app, 300, &lines).await,
+        ["a", "b", "c"]
+    );
+    let opted_in = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_QUEUE_DEPTH", "5")
+        .start()
+        .await;
+    assert_eq!(
+        order_of(&opted_in, &app, 300, &lines).await,
+        ["a", "b", "c"]
+    );
+}
+
+#[tokio::test]
+async fn late_requests_are_served_after_all_others_in_the_order_they_came() {
+    let app = App::delaying().await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .start()
+        .await;
+    let order = order_of(
+        &proxy,
+        &app,
+        600,
+        &[
+            ("late-one", "Weir-Budget-Ms: 200\r\n"),
+            ("late-two", "Weir-Budget-Ms: 100\r\n"),
+            ("relaxed", ""),
+            ("urgent", "Weir-Budget-Ms: 5000\r\n"),
+        ],
+    )
+    .await;
+    assert_eq!(order, ["urgent", "relaxed", "late-one", "late-two"]);
+}
+
+#[tokio::test]
+async fn at_a_full_queue_a_newcomer_displaces_the_late_request_that_came_last() {
+    let app = App::delaying().await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .set("WEIR_QUEUE_DEPTH", "2")
+        .start()
+        .await;
+    let mut holder = send(&proxy, "/holder/600", "").await;
+    eventually("the place is held", || app.seen.count() == 1).await;
+    let mut first = send(&proxy, "/first/0", "Weir-Budget-Ms: 50\r\n").await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let mut second = send(&proxy, "/second/0", "Weir-Budget-Ms: 50\r\n").await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut newcomer = send(&proxy, "/newcomer/0", "").await;
+    let displaced = second.response().await;
+    assert_eq!(
+        (displaced.status(), displaced.text().as_str()),
+        (503, "pending request queue full\n")
+    );
+    let mut another = send(&proxy, "/another/0", "").await;
+    assert_eq!(first.response().await.status(), 503);
+    // Nobody late is left to make room.
+    assert_eq!(
+        send(&proxy, "/refused/0", "")
+            .await
+            .response()
+            .await
+            .status(),
+        503
+    );
+    for client in [&mut holder, &mut newcomer, &mut another] {
+        assert_eq!(client.response().await.status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
+    let app = App::delaying().await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .set("WEIR_LATE", "shed")
+        .start()
+        .await;
+    let mut holder = send(&proxy, "/holder/900", "").await;
+    eventually("the place is held", || app.seen.count() == 1).await;
+    let mut kept = send(&proxy, "/kept/0", "Weir-Budget-Ms: 100\r\n").await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let begin = Instant::now();
+    let shed = send(&proxy, "/shed/0", "Weir-Budget-Ms: 200\r\n")
+        .await
+        .response()
+        .await;
+    let elapsed = begin.elapsed();
+    assert!(
+        elapsed > Duration::from_millis(195) && elapsed < Duration::from_millis(200) + SLACK,
+        "{elapsed:?}"
+    );
+    assert_eq!(
+        (shed.status(), shed.header("x-envoy-ratelimited")),
+        (503, Some("1"))
+    );
+    assert!(shed.header("retry-after").unwrap().parse::<u32>().unwrap() >= 1);
+    assert_eq!(holder.response().await.status(), 200);
+    assert_eq!(kept.response().await.status(), 200);
+    assert!(
+        app.seen
+            .requests()
+            .iter()
+            .all(|request| request.target() != "/shed/0")
+    );
+    // With a free place and nobody waiting nothing is shed, however late.
+    let response = send(&proxy, "/alone/0", "Weir-Budget-Ms: 1\r\n")
+        .await
+        .response()
+        .await;
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn a_grpc_call_that_is_shed_is_told_not_to_try_again() {
+    let app = tests::app2::App2::serving(|_| async {
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        http::Response::new(empty())
+    })
+    .await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .set("WEIR_LATE", "shed")
+        .start()
+        .await;
+    let client = Client2::connect(proxy.address()).await;
+    let call = |budget: &str| {
+        let mut client = client.clone();
+        let request = client
+            .builder("POST", "/svc/Call")
+            .header("content-type", "application/grpc")
+            .header("grpc-timeout", budget)
+            .body(empty())
+            .unwrap();
+        tokio::spawn(async move { client.send(request).await.unwrap() })
+    };
+    let _holder = call("10S");
+    eventually("the place is held", || app.live() == 1).await;
+    let _kept = call("50m");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let shed = call("100m").await.unwrap();
+    assert_eq!(shed.status(), 503);
+    assert_eq!(shed.headers()["grpc-status"], "8");
+    assert_eq!(shed.headers()["grpc-retry-pushback-ms"], "-1");
+}
+
+#[tokio::test]
+async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
+    let app = App::delaying().await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .start()
+        .await;
+    let mut holder = send(&proxy, "/holder/400", "").await;
+    eventually("the place is held", || app.seen.count() == 1).await;
+    let lines = "Weir-Budget-Ms: 5000\r\nWeir-Hops: 7\r\nWeir-Other: x\r\nGrpc-Timeout: 9S\r\n";
+    let mut waiting = send(&proxy, "/waiting/0", lines).await;
+    assert_eq!(holder.response().await.status(), 200);
+    let answer = waiting.response().await;
+    let seen = app.seen.last();
+    let budget: u64 = seen.header("weir-budget-ms").unwrap().parse().unwrap();
+    assert!((3_900..4_700).contains(&budget), "{budget}");
+    assert_eq!(
+        (seen.header("weir-hops"), seen.header("weir-other")),
+        (None, None)
+    );
+    let timeout: u64 = seen
+        .header("grpc-timeout")
+        .unwrap()
+        .trim_end_matches('u')
+        .parse()
+        .unwrap();
+    assert!((7_900_000..8_700_000).contains(&timeout), "{timeout}");
+    let timing: Vec<_> = answer.values("server-timing").collect();
+    let queued: f64 = timing[0]
+        .strip_prefix("queue;dur=")
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((300.0..1_000.0).contains(&queued), "{timing:?}");
+    assert_eq!(timing[1], "load;dur=0");
+    // The first request, too, was told what the objective leaves it.
+    let budget = app.seen.requests()[0]
+        .header("weir-budget-ms")
+        .unwrap()
+        .parse::<u64>()
+        .unwrap();
+    assert!((19_000..=20_000).contains(&budget), "{budget}");
+}
+
+#[tokio::test]
+async fn http2_answers_end_with_the_execution_time() {
+    let app = tests::app2::App2::serving(|_| async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        http::Response::new(tests::client2::full("hello"))
+    })
+    .await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .start()
+        .await;
+    let mut client = Client2::connect(proxy.address()).await;
+    let request = client.builder("GET", "/").body(empty()).unwrap();
+    let (head, body, trailers) = tests::client2::whole(client.send(request).await.unwrap())
+        .await
+        .unwrap();
+    assert_eq!(body, "hello");
+    assert!(head.headers.contains_key("server-timing"));
+    let trailers = trailers.unwrap();
+    let exec = trailers["server-timing"]
+        .to_str()
+        .unwrap()
+        .strip_prefix("exec;dur=")
+        .unwrap();
+    assert!(exec.parse::<f64>().unwrap() >= 50.0, "{exec}");
+}
+
+#[tokio::test]
+async fn without_options_weir_headers_are_nobodys_business() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port).concurrency(1).start().await;
+    let response = proxy
+        .connect()
+        .await
+        .get_with(
+            "/",
+            "Weir-Budget-Ms: 7\r\nWeir-X: y\r\nGrpc-Timeout: 1S\r\n",
+        )
+        .await;
+    let seen = app.seen.last();
+    assert_eq!(
+        (seen.header("weir-budget-ms"), seen.header("weir-x")),
+        (Some("7"), Some("y"))
+    );
+    assert_eq!(seen.header("grpc-timeout"), Some("1S"));
+    assert_eq!(response.values("server-timing").count(), 0);
+}
+
+#[tokio::test]
+async fn options_come_from_podinfo_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("annotations");
+    std::fs::write(
+        &path,
+        "other=\"x\"\nweir.dev/queue-depth=\"1\"\nweir.dev/slo=\"20s\"\nweir.dev/late=\"maybe\"\n",
+    )
+    .unwrap();
+    let app = App::delaying().await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_PODINFO", path.display())
+        .start()
+        .await;
+    assert!(
+        proxy.stderr().contains("weir.dev/late"),
+        "{}",
+        proxy.stderr()
+    );
+    let mut holder = send(&proxy, "/holder/400", "").await;
+    eventually("the place is held", || app.seen.count() == 1).await;
+    let mut waiting = send(&proxy, "/waiting/0", "").await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(
+        send(&proxy, "/refused/0", "")
+            .await
+            .response()
+            .await
+            .status(),
+        503
+    );
+    assert_eq!(holder.response().await.status(), 200);
+    assert_eq!(waiting.response().await.status(), 200);
+}
+
+#[tokio::test]
+async fn an_objective_without_a_limit_on_concurrency_is_refused_with_that_sentence() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port).set("WEIR_SLO", "1s").start().await;
+    assert!(
+        proxy
+            .stderr()
+            .contains("slo needs containerConcurrency of at least 1"),
+        "{}",
+        proxy.stderr()
+    );
+    assert_eq!(proxy.connect().await.get("/").await.status(), 200);
+}

@@ -1,0 +1,175 @@
+use std::time::Duration;
+
+use tests::app::App;
+use tests::client::Client;
+use tests::client2::Client2;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::proxy;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// A process that must fail within a second does so within this on a busy machine.
+const LIMIT: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn item_001_each_missing_variable_is_named_and_ends_the_process() {
+    for name in [
+        "SERVING_NAMESPACE",
+        "SERVING_CONFIGURATION",
+        "SERVING_REVISION",
+        "QUEUE_SERVING_PORT",
+        "QUEUE_SERVING_TLS_PORT",
+        "CONTAINER_CONCURRENCY",
+        "REVISION_TIMEOUT_SECONDS",
+        "SERVING_POD",
+        "SERVING_POD_IP",
+        "SERVING_LOGGING_CONFIG",
+        "SERVING_LOGGING_LEVEL",
+        "USER_PORT",
+    ] {
+        let (status, stderr) = proxy(1).unset(name).run_to_end(LIMIT).await;
+        assert!(!status.success());
+        assert!(
+            stderr.contains(&format!("required key {name} missing value")),
+            "{stderr}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn item_002_strings_may_be_empty() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port)
+        .set("SERVING_CONFIGURATION", "")
+        .set("SERVING_LOGGING_CONFIG", "")
+        .set("SERVING_LOGGING_LEVEL", "")
+        .start()
+        .await;
+    assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
+}
+
+#[tokio::test]
+async fn item_003_numbers_and_booleans_must_be_such() {
+    for (name, value) in [
+        ("CONTAINER_CONCURRENCY", "x"),
+        ("REVISION_TIMEOUT_SECONDS", "1s"),
+        ("ENABLE_HTTP_FULL_DUPLEX", "Yes"),
+    ] {
+        let (status, stderr) = proxy(1).set(name, value).run_to_end(LIMIT).await;
+        assert_eq!(status.code(), Some(1), "{name}");
+        assert!(stderr.contains(name) && stderr.contains(value), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn item_004_malformed_json_ends_the_process() {
+    for name in ["SERVING_READINESS_PROBE", "OBSERVABILITY_CONFIG"] {
+        let (status, stderr) = proxy(1).set(name, "{oops").run_to_end(LIMIT).await;
+        assert_eq!(status.code(), Some(1), "{name}");
+        assert!(stderr.contains(name), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn item_005_a_malformed_logging_config_does_not_prevent_the_start() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port)
+        .set("SERVING_LOGGING_CONFIG", "{oops")
+        .start()
+        .await;
+    assert_eq!(proxy.connect().await.get("/").await.status(), 200);
+}
+
+#[tokio::test]
+async fn item_006_it_listens_where_it_should_and_nowhere_else() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port).start().await;
+    for port in [8012, 8022, 9090] {
+        assert!(TcpStream::connect(proxy.at(port)).await.is_ok(), "{port}");
+    }
+    for port in [8112, 9091, 8008] {
+        assert!(TcpStream::connect(proxy.at(port)).await.is_err(), "{port}");
+    }
+}
+
+#[tokio::test]
+async fn item_007_an_occupied_port_ends_the_process() {
+    for port in [8012, 8022, 9090] {
+        let builder = proxy(1);
+        let ip = std::net::IpAddr::from([127, 0, 200, u8::try_from(port % 250).unwrap()]);
+        let _occupied = TcpListener::bind((ip, port)).await.unwrap();
+        let (status, stderr) = builder.bind(ip).run_to_end(LIMIT).await;
+        assert_eq!(status.code(), Some(1), "{port}");
+        assert!(stderr.contains(&format!("{ip}:{port}")), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn item_008_it_needs_no_file_and_writes_none() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port)
+        .set("WEIR_PODINFO", "/nonexistent/annotations")
+        .start()
+        .await;
+    assert_eq!(proxy.connect().await.get("/").await.status(), 200);
+    let mut writable = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{}/fd", proxy.pid())).unwrap() {
+        let target = std::fs::read_link(entry.unwrap().path()).unwrap();
+        let kind = target.to_string_lossy().into_owned();
+        if kind.starts_with('/') && !kind.starts_with("/dev/null") && !kind.ends_with("/stderr") {
+            writable.push(kind);
+        }
+    }
+    assert_eq!(writable, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn item_009_what_is_unknown_is_ignored() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port)
+        .set("SOMETHING_NEW", "1")
+        .set(
+            "OBSERVABILITY_CONFIG",
+            r#"{"new":{"protocol":"x"},"requestMetrics":{"protocol":"none"}}"#,
+        )
+        .start()
+        .await;
+    assert_eq!(proxy.connect().await.get("/").await.status(), 200);
+}
+
+#[tokio::test]
+async fn item_010_one_listener_speaks_http1_and_http2_on_either_port() {
+    for port in ["8012", "8013"] {
+        let app = App::saying("one").await;
+        let app2 = tests::app2::App2::serving(|_| async {
+            http::Response::new(tests::client2::full("two"))
+        })
+        .await;
+        let one = proxy(app.port)
+            .set("QUEUE_SERVING_PORT", port)
+            .start()
+            .await;
+        assert_eq!(one.connect().await.get("/").await.text(), "one");
+        let two = proxy(app2.port)
+            .set("QUEUE_SERVING_PORT", port)
+            .start()
+            .await;
+        assert_eq!(
+            Client2::connect(two.address()).await.get("/").await.1,
+            "two"
+        );
+    }
+}
+
+#[tokio::test]
+async fn it_is_ready_within_a_second() {
+    let begin = tokio::time::Instant::now();
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port).start().await;
+    Client::connect(proxy.at(9090)).await.get("/metrics").await;
+    assert!(
+        begin.elapsed() < SECOND + tests::SLACK,
+        "{:?}",
+        begin.elapsed()
+    );
+}
