@@ -347,9 +347,10 @@ async fn section_2_10_headers_are_treated_alike_over_http2() {
     let app = App2::serving(|request| async move {
         let headers = request.headers();
         let text = |name: &str| {
-            headers
-                .get(name)
-                .map_or("-".to_owned(), |value| value.to_str().unwrap().to_owned())
+            headers.get(name).map_or_else(
+                || "-".to_owned(),
+                |value| value.to_str().unwrap().to_owned(),
+            )
         };
         let line = format!(
             "{} {} {} {}",

@@ -1,0 +1,204 @@
+//! The demo's processes: a model-server and the queue-proxy in front of it.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::ValueEnum as _;
+use http_body_util::BodyExt as _;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use model_server::Cost;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::Program;
+
+/// Knative's fixed ports, which the queue-proxy listens on.
+const PROXY_PORTS: [u16; 3] = [8012, 8022, 9090];
+/// A child that is not ready by then is broken.
+const READY_MAX: Duration = Duration::from_secs(10);
+
+/// How a queue-proxy is set.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings(Vec<(&'static str, String)>);
+
+impl Settings {
+    /// As Knative sets it: arrival order, ten places for each one at the user container.
+    pub(crate) fn stock() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Weir's: an objective, and late requests shed. The same queue depth.
+    pub(crate) fn weir(slo: Duration) -> Self {
+        Self(vec![
+            ("WEIR_SLO", format!("{}us", slo.as_micros())),
+            ("WEIR_LATE", "shed".to_owned()),
+            ("WEIR_QUEUE_DEPTH", "10".to_owned()),
+        ])
+    }
+}
+
+/// The running processes. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Children {
+    bind: IpAddr,
+    app_port: u16,
+    proxy: Child,
+    model: Child,
+}
+
+impl Children {
+    /// Starts both and waits until they are ready.
+    pub(crate) async fn start(
+        bind: IpAddr,
+        cost: Cost,
+        settings: &Settings,
+    ) -> anyhow::Result<Self> {
+        for port in PROXY_PORTS {
+            // The listener is closed at once; a child reports if somebody is faster.
+            TcpListener::bind((bind, port)).with_context(|| {
+                format!("cannot listen on {bind}:{port}; stop what does, or choose another address with --bind")
+            })?;
+        }
+        let app_port = TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|listener| listener.local_addr())
+            .context("no port is free on 127.0.0.1")?
+            .port();
+        let model = spawn(
+            Program::ModelServer,
+            [("PORT", app_port.to_string())]
+                .into_iter()
+                .chain(cost.environment()),
+        )?;
+        let knative = [
+            ("SERVING_NAMESPACE", "default"),
+            ("SERVING_CONFIGURATION", "demo"),
+            ("SERVING_REVISION", "demo-00001"),
+            ("QUEUE_SERVING_PORT", "8012"),
+            ("QUEUE_SERVING_TLS_PORT", "8112"),
+            ("CONTAINER_CONCURRENCY", "1"),
+            ("REVISION_TIMEOUT_SECONDS", "300"),
+            ("SERVING_POD", "demo-00001-pod"),
+            ("SERVING_POD_IP", "127.0.0.1"),
+            ("SERVING_LOGGING_CONFIG", ""),
+            ("SERVING_LOGGING_LEVEL", "warn"),
+            ("WEIR_PODINFO", "/nonexistent"),
+        ]
+        .map(|(name, value)| (name, value.to_owned()));
+        let probe =
+            format!(r#"{{"httpGet":{{"path":"/ready","port":{app_port}}},"successThreshold":1}}"#);
+        let proxy = spawn(
+            Program::QueueProxy,
+            knative
+                .into_iter()
+                .chain(settings.0.iter().cloned())
+                .chain([
+                    ("USER_PORT", app_port.to_string()),
+                    ("WEIR_BIND", bind.to_string()),
+                    ("SERVING_READINESS_PROBE", probe),
+                ]),
+        )?;
+        let mut children = Self {
+            bind,
+            app_port,
+            proxy,
+            model,
+        };
+        children.ready().await?;
+        Ok(children)
+    }
+
+    /// Where requests go.
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.bind, PROXY_PORTS[0])
+    }
+
+    /// Both still run.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        for (name, child) in [
+            ("queue-proxy", &mut self.proxy),
+            ("model-server", &mut self.model),
+        ] {
+            if let Some(status) = child.try_wait().context("cannot watch a child")? {
+                bail!("the {name} has ended: {status}");
+            }
+        }
+        Ok(())
+    }
+
+    /// How many requests the model-server has served to the end.
+    pub(crate) async fn served(&self) -> anyhow::Result<u64> {
+        let address = SocketAddr::from(([127, 0, 0, 1], self.app_port));
+        let body = get(address, "/served", None)
+            .await
+            .context("the model-server does not answer")?;
+        body.1
+            .parse()
+            .context("the model-server's count is no number")
+    }
+
+    /// Ends both and waits until they are gone, so that their ports are free.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.proxy.kill().await.context("cannot stop the queue-proxy")?;
+        self.model.kill().await.context("cannot stop the model-server")
+    }
+
+    async fn ready(&mut self) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        loop {
+            self.check()?;
+            // The kubelet's own probe: the proxy asks the model-server.
+            if let Ok((200, _)) = get(self.address(), "/", Some("queue")).await {
+                return Ok(());
+            }
+            if begin.elapsed() > READY_MAX {
+                bail!("the demo's programs are not ready after {READY_MAX:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Starts a program of this same binary: what runs is what was built.
+fn spawn(
+    program: Program,
+    environment: impl IntoIterator<Item = (&'static str, String)>,
+) -> anyhow::Result<Child> {
+    let own = std::env::current_exe().context("cannot find the running program")?;
+    let name = program
+        .to_possible_value()
+        .context("every program has a name")?;
+    Command::new(own)
+        .arg("child")
+        .arg(name.get_name())
+        .env_clear()
+        .envs(environment)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("cannot start the {}", name.get_name()))
+}
+
+async fn get(
+    address: SocketAddr,
+    path: &str,
+    probe: Option<&str>,
+) -> anyhow::Result<(u16, String)> {
+    let client =
+        Client::builder(TokioExecutor::new()).build_http::<http_body_util::Empty<bytes::Bytes>>();
+    let mut request = http::Request::get(format!("http://{address}{path}"));
+    if let Some(probe) = probe {
+        request = request
+            .header("User-Agent", "kube-probe/demo")
+            .header("K-Network-Probe", probe);
+    }
+    let response = client
+        .request(request.body(http_body_util::Empty::new())?)
+        .await?;
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}

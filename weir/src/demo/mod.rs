@@ -1,0 +1,159 @@
+//! `weir demo`: the real programs on loopback, a real trace, stock settings against Weir's.
+
+mod best;
+mod children;
+mod replay;
+mod report;
+mod trace;
+mod workload;
+
+use std::io::IsTerminal as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+
+use self::children::{Children, Settings};
+use self::report::{Report, Run};
+use self::trace::Trace;
+use self::workload::Workload;
+
+/// Where the demo's pods listen: an address that no cluster uses, so that Knative's fixed ports are free.
+const BIND: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 7, 1));
+
+/// What can be chosen.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// What to show.
+    #[arg(long, value_enum, default_value = "deadline")]
+    scenario: Scenario,
+    /// A trace instead of the bundled one: Azure's LLM format (TIMESTAMP,ContextTokens,GeneratedTokens), or
+    /// CSV with the heading arrival_s,service_ms,objective_ms,class.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Sum of service times divided by the span: 1.0 keeps one instance exactly busy.
+    #[arg(long, value_name = "L", default_value = "1.0", value_parser = positive)]
+    load: f64,
+    /// How long requests arrive, in seconds.
+    #[arg(long, value_name = "S", default_value = "25", value_parser = positive)]
+    seconds: f64,
+    /// Which slice of the trace: slices follow one another from the trace's begin.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seed: u64,
+    /// A request's objective in multiples of its service time, where the trace states none.
+    #[arg(long, value_name = "F", default_value = "4", value_parser = positive)]
+    objective_factor: f64,
+    /// The address on which the queue-proxies listen, one after the other.
+    #[arg(long, value_name = "IP", default_value_t = BIND)]
+    bind: IpAddr,
+    /// Print one JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the demo shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// One instance, a trace near its capacity: arrival order against deadline order.
+    Deadline,
+}
+
+/// The programs that the demo runs as children of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Program {
+    /// The pod's sidecar.
+    QueueProxy,
+    /// The user container.
+    ModelServer,
+}
+
+/// Runs the demo. An error is the user's to mend: exit code 2. Exit code 1: a request was not answered
+/// exactly once.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Scenario::Deadline = arguments.scenario;
+    let trace = match &arguments.trace {
+        Some(path) => Trace::read(path)?,
+        None => Trace::bundled()?,
+    };
+    let workload = Workload::new(
+        &trace,
+        arguments.seconds,
+        arguments.load,
+        arguments.objective_factor,
+        arguments.seed,
+    )?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        tokio::select! {
+            done = deadline(arguments, &workload) => done,
+            // Children are killed when their handles are dropped.
+            _signal = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
+        }
+    })
+}
+
+async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
+    let mut runs = Vec::new();
+    for (name, settings) in [
+        ("stock", Settings::stock()),
+        ("weir", Settings::weir(workload.longest_objective())),
+    ] {
+        let mut children = Children::start(arguments.bind, workload.cost, &settings).await?;
+        let progress = progress_bar(name, workload, arguments.json);
+        let answers = replay::replay(children.address(), workload, &progress).await;
+        progress.finish_and_clear();
+        children.check()?;
+        let served = children.served().await?;
+        children.stop().await?;
+        runs.push(Run::new(name, workload, &answers, served));
+    }
+    let report = Report {
+        scenario: "deadline",
+        seed: arguments.seed,
+        load: workload.load(),
+        best_found_hit_rate: best::hit_rate(workload, arguments.seed),
+        runs,
+    };
+    let text = if arguments.json {
+        report.json()?
+    } else {
+        report.table(workload)
+    };
+    report::print(&text)?;
+    Ok(if report.every_request_was_answered_once() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn progress_bar(name: &str, workload: &Workload, json: bool) -> indicatif::ProgressBar {
+    let length = workload.requests.len() as u64;
+    // A bar is for people; a log gets the result alone.
+    if json || !std::io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let style = indicatif::ProgressStyle::with_template(
+        "{msg:>6} {bar:40} {pos}/{len} requests answered, {elapsed} of about {prefix}",
+    );
+    let bar = indicatif::ProgressBar::new(length)
+        .with_prefix(format!("{:.0}s", workload.span.as_secs_f64()))
+        .with_message(name.to_owned());
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite() && *number > 0.0 && *number <= 100_000.0)
+        .ok_or_else(|| "a number above 0, up to 100000, is needed".to_owned())
+}

@@ -1,0 +1,208 @@
+//! A slice of a trace, scaled to a load and a span.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use model_server::{Cost, Work};
+
+use super::trace::Trace;
+
+/// The most requests that a demo sends.
+const REQUESTS_MAX: usize = 200_000;
+
+/// A request to be sent.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Request {
+    /// When, from the start.
+    pub(crate) arrival: Duration,
+    /// How long it takes alone.
+    pub(crate) service: Duration,
+    /// When its answer must be there, from its arrival.
+    pub(crate) objective: Duration,
+    /// What it asks for.
+    pub(crate) work: Work,
+    /// What it is counted as: an index into `classes`.
+    pub(crate) class: usize,
+}
+
+/// What the demo sends.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Workload {
+    /// In order of arrival.
+    pub(crate) requests: Vec<Request>,
+    /// Names of the classes, in order of first appearance.
+    pub(crate) classes: Vec<String>,
+    /// From the first arrival to the last.
+    pub(crate) span: Duration,
+    /// What the model-servers are told.
+    pub(crate) cost: Cost,
+}
+
+impl Workload {
+    /// The slice number `seed` (from 1) of a trace: as many requests as fill `load × seconds` of service,
+    /// their arrivals scaled to `seconds`. Slices follow one another; behind the trace's end it begins
+    /// again.
+    pub(crate) fn new(
+        trace: &Trace,
+        seconds: f64,
+        load: f64,
+        objective_factor: f64,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
+        let service = |at: usize| {
+            trace
+                .cost
+                .service_time(trace.entries[at % trace.entries.len()].work)
+        };
+        let total: f64 = (0..trace.entries.len())
+            .map(|at| service(at).as_secs_f64())
+            .sum();
+        let wanted = load * seconds;
+        ensure!(
+            wanted <= total,
+            "the trace holds {total:.1} s of service: --load times --seconds can be at most that, not {wanted:.1}"
+        );
+        // Whole rounds through the trace change nothing but take time.
+        let mut skip = (wanted * (seed - 1) as f64) % total;
+        let mut first = 0;
+        while skip > 0.0 {
+            skip -= service(first).as_secs_f64();
+            first += 1;
+        }
+        let mut end = first;
+        let mut filled = 0.0;
+        while filled < wanted {
+            filled += service(end).as_secs_f64();
+            end += 1;
+        }
+        let count = end - first;
+        ensure!(
+            count >= 2,
+            "--load times --seconds is less than two requests of the trace"
+        );
+        ensure!(
+            count <= REQUESTS_MAX,
+            "{count} requests are more than {REQUESTS_MAX}"
+        );
+
+        let trace_span = trace.entries.last().map_or(0.0, |entry| entry.arrival_s);
+        let arrival = |at: usize| {
+            let round = (at / trace.entries.len()) as f64;
+            trace.entries[at % trace.entries.len()].arrival_s + round * trace_span
+        };
+        let (from, to) = (arrival(first), arrival(end - 1));
+        ensure!(
+            to > from,
+            "all requests of the slice arrive at the same time"
+        );
+        // The span follows from the load, since the last request rarely fits exactly.
+        let span = filled / load;
+        let mut classes: Vec<String> = Vec::new();
+        let requests = (first..end)
+            .map(|at| {
+                let entry = &trace.entries[at % trace.entries.len()];
+                let class = classes.iter().position(|class| *class == entry.class);
+                let class = class.unwrap_or_else(|| {
+                    classes.push(entry.class.clone());
+                    classes.len() - 1
+                });
+                let service = trace.cost.service_time(entry.work);
+                Request {
+                    arrival: Duration::from_secs_f64((arrival(at) - from) / (to - from) * span),
+                    service,
+                    objective: entry.objective_ms.map_or_else(
+                        || service.mul_f64(objective_factor),
+                        |ms| Duration::from_secs_f64(ms / 1e3),
+                    ),
+                    work: entry.work,
+                    class,
+                }
+            })
+            .collect();
+        Ok(Self {
+            requests,
+            classes,
+            span: Duration::from_secs_f64(span),
+            cost: trace.cost,
+        })
+    }
+
+    /// Sum of service times divided by the span.
+    pub(crate) fn load(&self) -> f64 {
+        let service: Duration = self.requests.iter().map(|request| request.service).sum();
+        service.as_secs_f64() / self.span.as_secs_f64()
+    }
+
+    /// The longest objective of any request.
+    pub(crate) fn longest_objective(&self) -> Duration {
+        self.requests
+            .iter()
+            .map(|request| request.objective)
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_has_the_load_and_the_span_asked_for() {
+        let trace = Trace::bundled().unwrap();
+        for (seconds, load, seed) in [
+            (25.0, 1.0, 1),
+            (10.0, 0.5, 3),
+            (5.0, 2.0, 40),
+            (25.0, 1.0, 999_999),
+        ] {
+            let workload = Workload::new(&trace, seconds, load, 4.0, seed).unwrap();
+            assert!((workload.load() - load).abs() < 1e-6);
+            assert!(
+                (workload.span.as_secs_f64() - seconds).abs() < 0.5,
+                "{:?}",
+                workload.span
+            );
+            assert_eq!(workload.requests[0].arrival, Duration::ZERO);
+            assert_eq!(workload.requests.last().unwrap().arrival, workload.span);
+            assert!(
+                workload
+                    .requests
+                    .is_sorted_by_key(|request| request.arrival)
+            );
+            assert!(
+                workload
+                    .requests
+                    .iter()
+                    .all(|r| r.objective == r.service.mul_f64(4.0))
+            );
+        }
+    }
+
+    #[test]
+    fn slices_follow_one_another() {
+        let trace = Trace::bundled().unwrap();
+        let slice = |seed| Workload::new(&trace, 25.0, 1.0, 4.0, seed).unwrap();
+        let (one, two) = (slice(1), slice(2));
+        let at = trace
+            .entries
+            .iter()
+            .position(|entry| entry.work == two.requests[0].work)
+            .unwrap();
+        assert!(
+            at.abs_diff(one.requests.len()) <= 1,
+            "{at} {}",
+            one.requests.len()
+        );
+    }
+
+    #[test]
+    fn more_than_the_trace_holds_is_refused() {
+        let trace = Trace::bundled().unwrap();
+        let error = Workload::new(&trace, 10_000.0, 1.0, 4.0, 1).unwrap_err();
+        assert!(
+            error.to_string().contains("at most that, not 10000.0"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! Weir's command line.
+
+mod demo;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// Serve GPU functions on Knative within their latency objectives.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Replay a real trace against stock and Weir settings and compare.
+    Demo(demo::Arguments),
+    /// Run one of the demo's programs; settings come from the environment, as in a pod.
+    #[command(hide = true)]
+    Child {
+        #[arg(value_enum)]
+        program: demo::Program,
+    },
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Demo(arguments) => match demo::run(&arguments) {
+            Ok(code) => code,
+            Err(error) => {
+                // Nobody to tell if this fails.
+                let _written = writeln!(std::io::stderr(), "weir: {error:#}");
+                ExitCode::from(2)
+            }
+        },
+        Command::Child { program } => {
+            // However its parent dies, a child does not stay behind.
+            if set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
+                return ExitCode::FAILURE;
+            }
+            match program {
+                demo::Program::QueueProxy => queue_proxy::main(),
+                demo::Program::ModelServer => model_server::main(),
+            }
+        }
+    }
+}
