@@ -200,3 +200,18 @@ async fn a_head_response_has_no_body_and_no_sniffed_type() {
         (Some("5"), None)
     );
 }
+
+#[tokio::test]
+async fn an_unreadable_head_is_answered_without_a_body() {
+    let app = App::saying("").await;
+    let proxy = proxy(app.port).start().await;
+    let response = proxy
+        .connect()
+        .await
+        .request("GET / HTTP/1.1\r\nBad Name: x\r\n\r\n")
+        .await;
+    assert_eq!(
+        (response.status(), response.header("content-length")),
+        (400, Some("0"))
+    );
+}

@@ -378,3 +378,33 @@ async fn section_2_10_headers_are_treated_alike_over_http2() {
     assert_eq!(body, "a.b 1.2.3.4, 127.0.0.1 - -");
     assert!(head.headers.contains_key("date"));
 }
+
+#[tokio::test]
+async fn a_stream_that_waits_unread_holds_up_no_other() {
+    let app = App2::serving(|request| async move {
+        if request.uri().path() == "/hold" {
+            std::future::pending::<()>().await;
+        }
+        Response::new(full("done"))
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let client = Client2::connect(proxy.address()).await;
+    // Uploads that the app never reads fill the windows of their own streams only.
+    for _ in 0..4 {
+        let mut client = client.clone();
+        let request = client
+            .builder("POST", "/hold")
+            .body(full(vec![0; 3 << 20]))
+            .unwrap();
+        tokio::spawn(async move { client.send(request).await.map(drop) });
+    }
+    eventually("they are at the app", || app.live() == 4).await;
+    let mut other = client.clone();
+    let request = other
+        .builder("POST", "/")
+        .body(full(vec![0; 1 << 20]))
+        .unwrap();
+    let (head, body, _) = whole(other.send(request).await.unwrap()).await.unwrap();
+    assert_eq!((head.status.as_u16(), &body[..]), (200, &b"done"[..]));
+}

@@ -141,8 +141,14 @@ impl Children {
 
     /// Ends both and waits until they are gone, so that their ports are free.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
-        self.proxy.kill().await.context("cannot stop the queue-proxy")?;
-        self.model.kill().await.context("cannot stop the model-server")
+        self.proxy
+            .kill()
+            .await
+            .context("cannot stop the queue-proxy")?;
+        self.model
+            .kill()
+            .await
+            .context("cannot stop the model-server")
     }
 
     async fn ready(&mut self) -> anyhow::Result<()> {

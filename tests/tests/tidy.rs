@@ -1,0 +1,156 @@
+//! What holds for the repository as a whole.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn contract_sources() -> Vec<(String, String)> {
+    let folder = root().join("tests/tests/contract");
+    let mut sources: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (
+                name.trim_end_matches(".rs").to_owned(),
+                fs::read_to_string(entry.path()).unwrap(),
+            )
+        })
+        .collect();
+    sources.sort();
+    sources
+}
+
+/// The names of all tests, as `module::function`.
+fn contract_tests() -> BTreeSet<String> {
+    let mut tests = BTreeSet::new();
+    for (module, source) in contract_sources() {
+        let mut is_test = false;
+        for line in source.lines() {
+            if let Some(rest) = line.strip_prefix("async fn ").filter(|_| is_test) {
+                tests.insert(format!("{module}::{}", rest.split('(').next().unwrap()));
+            }
+            is_test = line == "#[tokio::test]";
+        }
+    }
+    tests
+}
+
+#[test]
+fn policy_depends_on_nothing() {
+    let manifest = read("policy/Cargo.toml");
+    assert!(!manifest.contains("\n[dependencies]"), "policy is std only");
+    for (name, lib) in [
+        ("policy", "policy/src/lib.rs"),
+        ("queue-proxy", "queue-proxy/src/lib.rs"),
+    ] {
+        assert!(read(lib).contains("#![forbid(unsafe_code)]"), "{name}");
+    }
+}
+
+#[test]
+fn policys_clippy_settings_contain_the_workspaces() {
+    // Clippy reads the nearest file and merges nothing.
+    let own = read("policy/clippy.toml");
+    for line in read("clippy.toml")
+        .lines()
+        .filter(|line| line.trim_start().starts_with("{ path"))
+    {
+        assert!(own.contains(line), "missing in policy/clippy.toml: {line}");
+    }
+}
+
+#[test]
+fn the_lock_file_holds_to_the_floors_and_bans() {
+    let lock = read("Cargo.lock");
+    let mut versions = Vec::new();
+    let mut name = "";
+    for line in lock.lines() {
+        if let Some(value) = line.strip_prefix("name = ") {
+            name = value.trim_matches('"');
+        } else if let Some(value) = line.strip_prefix("version = ") {
+            versions.push((name, value.trim_matches('"')));
+        }
+    }
+    for banned in [
+        "ring",
+        "openssl",
+        "native-tls",
+        "chrono",
+        "protobuf",
+        "serde_yaml",
+        "rustls-pemfile",
+        "bincode",
+    ] {
+        assert!(
+            versions.iter().all(|(name, _)| *name != banned),
+            "{banned} is in the tree"
+        );
+    }
+    // RUSTSEC-2026-0258: unbounded empty DATA frames.
+    let (_, h2) = versions.iter().find(|(name, _)| *name == "h2").unwrap();
+    let parts: Vec<u32> = h2.split('.').map(|part| part.parse().unwrap()).collect();
+    assert!(parts >= vec![0, 4, 16], "h2 {h2}");
+}
+
+#[test]
+fn every_item_of_the_contract_that_is_claimed_has_a_test() {
+    let tests = contract_tests();
+    let claimed = [
+        1..=30,
+        32..=38,
+        40..=43,
+        48..=48,
+        50..=74,
+        76..=100,
+        105..=123,
+    ];
+    for item in claimed.into_iter().flatten() {
+        let prefix = format!("item_{item:03}_");
+        assert!(
+            tests
+                .iter()
+                .any(|test| test.split("::").nth(1).unwrap().starts_with(&prefix)),
+            "item {item} has no test"
+        );
+    }
+}
+
+#[test]
+fn every_difference_in_the_table_has_its_test() {
+    let tests = contract_tests();
+    let table = read("docs/queue-proxy-differences.md");
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|line| {
+            line.starts_with("| ") && !line.starts_with("| What") && !line.starts_with("| ---")
+        })
+        .collect();
+    assert!(rows.len() > 10);
+    for row in rows {
+        let test = row
+            .rsplit('`')
+            .nth(1)
+            .unwrap_or_else(|| panic!("no test named: {row}"));
+        assert!(tests.contains(test), "{test} is no test: {row}");
+    }
+}
+
+#[test]
+fn no_test_is_switched_off() {
+    for (module, source) in contract_sources() {
+        assert!(!source.contains("#[ignore"), "{module}");
+    }
+}

@@ -1,0 +1,209 @@
+//! The demo as its users meet it: the real binary, its messages, its exit codes, its children.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Each test has an address of its own.
+fn demo(bind: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("demo").args(["--bind", bind]).args(arguments);
+    command
+}
+
+fn run(bind: &str, arguments: &[&str]) -> Output {
+    demo(bind, arguments).output().unwrap()
+}
+
+/// Exit code 2, nothing on stdout, one line on stderr.
+fn refusal(output: &Output) -> String {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(output.stdout.is_empty());
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+    stderr
+}
+
+#[test]
+fn both_runs_answer_every_request_and_the_json_says_so() {
+    let output = run("127.0.7.11", &["--json", "--seconds", "3", "--seed", "2"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.is_empty(), "{stderr}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (report["scenario"].as_str(), report["seed"].as_u64()),
+        (Some("deadline"), Some(2))
+    );
+    assert!((report["load"].as_f64().unwrap() - 1.0).abs() < 1e-6);
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(
+        runs.iter()
+            .map(|run| run["name"].as_str().unwrap())
+            .collect::<Vec<_>>(),
+        ["stock", "weir"]
+    );
+    for run in runs {
+        assert_eq!(run["requests"], runs[0]["requests"]);
+        assert_eq!(run["answered"], run["requests"]);
+        for key in ["hit_rate", "p50_ms", "p95_ms", "p99_ms", "goodput_rps"] {
+            assert!(run[key].as_f64().unwrap() > 0.0, "{key} in {run}");
+        }
+        for key in ["refused", "shed"] {
+            assert!(run[key].is_u64(), "{key} in {run}");
+        }
+        let classes: u64 = run["classes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|class| class["requests"].as_u64().unwrap())
+            .sum();
+        assert_eq!(Some(classes), run["requests"].as_u64());
+    }
+    assert_eq!(runs[0]["shed"], 0, "stock settings shed nothing");
+}
+
+#[test]
+fn a_csv_of_our_own_is_replayed_and_shown_as_a_table() {
+    let mut trace = tempfile::NamedTempFile::new().unwrap();
+    writeln!(trace, "arrival_s,service_ms,objective_ms,class").unwrap();
+    for n in 0..20 {
+        writeln!(
+            trace,
+            "{},20,200,{}",
+            f64::from(n) * 0.03,
+            if n % 2 == 0 { "even" } else { "odd" }
+        )
+        .unwrap();
+    }
+    let path = trace.path().to_str().unwrap();
+    let output = run(
+        "127.0.7.12",
+        &["--trace", path, "--seconds", "0.5", "--load", "0.8"],
+    );
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in [
+        "stock",
+        "weir",
+        "even",
+        "odd",
+        "in time",
+        "p99 ms",
+        "refused",
+        "shed",
+        "load 0.80",
+    ] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+}
+
+#[test]
+fn what_the_user_can_mend_is_said_in_one_sentence() {
+    let missing = refusal(&run("127.0.7.13", &["--trace", "/nonexistent.csv"]));
+    assert!(
+        missing.contains("/nonexistent.csv") && missing.contains("No such file"),
+        "{missing}"
+    );
+
+    let mut trace = tempfile::NamedTempFile::new().unwrap();
+    writeln!(
+        trace,
+        "arrival_s,service_ms,objective_ms,class\n0,1,4,a\n1,oops,4,a"
+    )
+    .unwrap();
+    let path = trace.path().to_str().unwrap();
+    let bad_line = refusal(&run("127.0.7.13", &["--trace", path]));
+    assert!(
+        bad_line.contains("line 3") && bad_line.contains("service_ms") && bad_line.contains("oops")
+    );
+
+    let _occupied = TcpListener::bind(("127.0.7.13", 9090)).unwrap();
+    let in_use = refusal(&run("127.0.7.13", &["--seconds", "1"]));
+    assert!(
+        in_use.contains("127.0.7.13:9090") && in_use.contains("--bind"),
+        "{in_use}"
+    );
+
+    let too_much = refusal(&run("127.0.7.13", &["--seconds", "100000"]));
+    assert!(too_much.contains("at most"), "{too_much}");
+
+    let usage = run("127.0.7.13", &["--load", "none"]);
+    assert_eq!(usage.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&usage.stderr).contains("a number above 0"));
+}
+
+#[test]
+fn an_interrupt_stops_every_child() {
+    let mut demo = start("127.0.7.14");
+    let children = children_of(&mut demo);
+    signal(&demo, Signal::INT);
+    assert_eq!(demo.wait().unwrap().code(), Some(130));
+    gone(&children);
+}
+
+#[test]
+fn children_do_not_outlive_a_demo_that_is_killed() {
+    let mut demo = start("127.0.7.15");
+    let children = children_of(&mut demo);
+    signal(&demo, Signal::KILL);
+    demo.wait().unwrap();
+    gone(&children);
+}
+
+fn start(bind: &str) -> Child {
+    demo(bind, &["--json"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// Waits until the demo has both its children, and returns them.
+fn children_of(demo: &mut Child) -> Vec<u32> {
+    let list = format!("/proc/{0}/task/{0}/children", demo.id());
+    let begin = Instant::now();
+    loop {
+        let text = fs::read_to_string(&list).unwrap_or_default();
+        let children: Vec<u32> = text
+            .split_whitespace()
+            .map(|pid| pid.parse().unwrap())
+            .collect();
+        if children.len() == 2 {
+            return children;
+        }
+        assert!(demo.try_wait().unwrap().is_none(), "the demo has ended");
+        assert!(begin.elapsed() < Duration::from_secs(10), "no children");
+        std::thread::yield_now();
+    }
+}
+
+fn gone(pids: &[u32]) {
+    let begin = Instant::now();
+    let lives = |pid: &u32| {
+        // A zombie waits for its new parent; it does nothing any more.
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    while pids.iter().any(lives) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(10),
+            "a child lives on"
+        );
+        std::thread::yield_now();
+    }
+}
