@@ -6,6 +6,8 @@
 
 mod admin;
 mod admission;
+#[doc(hidden)]
+pub mod bench;
 mod body;
 mod class;
 mod clock;

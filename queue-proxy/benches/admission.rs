@@ -1,0 +1,28 @@
+//! What admission adds to a request when nothing waits. Target (design 6): at most 1 µs.
+
+use divan::Bencher;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use queue_proxy::bench::IdleGate;
+
+fn main() {
+    divan::main();
+}
+
+fn request() -> HeaderMap {
+    [
+        ("content-length", "120"),
+        ("weir-budget-ms", "250"),
+        ("user-agent", "x"),
+        ("accept", "*/*"),
+    ]
+    .map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v)))
+    .into_iter()
+    .collect()
+}
+
+#[divan::bench(args = [false, true])]
+fn admission_when_nothing_waits(bencher: Bencher<'_, '_>, deadlines: bool) {
+    let gate = IdleGate::new(deadlines);
+    let request = request();
+    bencher.bench_local(|| gate.pass(&request));
+}
