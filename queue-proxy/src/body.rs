@@ -316,10 +316,11 @@ impl Relay {
     /// The body of the response; `cx` is the request's task.
     pub(crate) fn into_body(mut self: Box<Self>, cx: &mut Context<'_>) -> ProxyBody {
         if self.first.is_none() && self.incoming.is_end_stream() {
+            // A response that is a head alone stays one: gRPC's errors are such, and a trailer would hide
+            // the status in it.
+            self.server_timing_since = None;
             self.finish(cx);
-            if self.state == State::Ended {
-                return ProxyBody::empty();
-            }
+            return ProxyBody::empty();
         }
         ProxyBody {
             inner: Inner::Relay(self),

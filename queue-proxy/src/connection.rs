@@ -16,12 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::Interest;
+use tokio::io::{AsyncReadExt as _, Interest};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -30,6 +32,8 @@ use tokio_util::task::TaskTracker;
 use crate::body::ProxyBody;
 use crate::io::{ClientIo, ConnectionState};
 
+/// So begins an HTTP/2 connection, and no HTTP/1 request: no method is called `PRI`.
+const HTTP2_BEGIN: &[u8; 4] = b"PRI ";
 /// An incomplete request head is cut after this time. Fixed by Knative.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest request head: 1 MiB and what Go's server allows beyond it.
@@ -135,41 +139,46 @@ async fn serve<H: Handler>(
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let speaks_http2 = tokio::select! {
-        speaks = tokio::time::timeout(HEAD_TIMEOUT, sniff_http2(&stream)) => speaks,
+    let (mut read, write) = stream.into_split();
+    let begin = tokio::select! {
+        begin = tokio::time::timeout(HEAD_TIMEOUT, read_begin(&mut read)) => begin,
         () = shutdown.wait() => return,
     };
-    match speaks_http2 {
-        Ok(Ok(true)) => serve_http2(stream, peer, handler, &shutdown).await,
-        Ok(Ok(false)) => serve_http1(stream, peer, handler, &shutdown).await,
-        // Nothing, or an error, within the time for a head.
-        Ok(Err(_)) | Err(_) => {}
+    // Nothing, or an error, within the time for a head.
+    let Ok(Ok(begin)) = begin else { return };
+    let state = ConnectionState::new();
+    let write = Arc::new(write);
+    let speaks_http2 = begin[..] == *HTTP2_BEGIN;
+    let io = ClientIo::new(read, Arc::clone(&write), Arc::clone(&state), begin);
+    if speaks_http2 {
+        serve_http2(io, peer, handler, &shutdown).await;
+    } else {
+        serve_http1(io, write, state, peer, handler, &shutdown).await;
     }
 }
 
-/// Whether the connection begins with the HTTP/2 preface (RFC 9113 3.4). Four bytes decide: no method is
-/// called `PRI`.
-async fn sniff_http2(stream: &TcpStream) -> io::Result<bool> {
-    const PREFACE: &[u8; 4] = b"PRI ";
-    let mut start = [0; PREFACE.len()];
+/// Reads as much as tells whether the connection begins with the HTTP/2 preface (RFC 9113 3.4).
+async fn read_begin(read: &mut OwnedReadHalf) -> io::Result<Bytes> {
+    let mut begin = BytesMut::with_capacity(HTTP2_BEGIN.len());
     loop {
-        let n = stream.peek(&mut start).await?;
-        if n == PREFACE.len() || start[..n] != PREFACE[..n] || n == 0 {
-            return Ok(start == *PREFACE);
+        let mut missing = [0; HTTP2_BEGIN.len()];
+        let missing = &mut missing[begin.len()..];
+        let n = read.read(missing).await?;
+        begin.extend_from_slice(&missing[..n]);
+        if n == 0 || begin.len() == HTTP2_BEGIN.len() || !HTTP2_BEGIN.starts_with(&begin) {
+            return Ok(begin.freeze());
         }
-        // One to three bytes that may become either: peeking does not wait for more.
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 async fn serve_http1<H: Handler>(
-    stream: TcpStream,
+    io: ClientIo,
+    socket: Arc<OwnedWriteHalf>,
+    state: Arc<ConnectionState>,
     peer: IpAddr,
     handler: Arc<H>,
     shutdown: &Shutdown,
 ) {
-    let state = ConnectionState::new();
-    let (io, socket) = ClientIo::new(stream, Arc::clone(&state));
     let service = Adapter {
         handler,
         client: Client {
@@ -220,7 +229,7 @@ async fn serve_http1<H: Handler>(
         })
         .await
     };
-    if ended && state.has_body_unread() {
+    if ended && state.has_body_unread() && !state.is_upgraded() {
         linger((*socket).as_ref()).await;
     }
 }
@@ -241,12 +250,7 @@ async fn linger(socket: &TcpStream) {
     let _in_time = tokio::time::timeout(LINGER, discard).await;
 }
 
-async fn serve_http2<H: Handler>(
-    stream: TcpStream,
-    peer: IpAddr,
-    handler: Arc<H>,
-    shutdown: &Shutdown,
-) {
+async fn serve_http2<H: Handler>(io: ClientIo, peer: IpAddr, handler: Arc<H>, shutdown: &Shutdown) {
     let service = Adapter {
         handler,
         client: Client { peer, http1: None },
@@ -259,7 +263,7 @@ async fn serve_http2<H: Handler>(
             .initial_stream_window_size(HTTP2_WINDOW_BYTES)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
             .max_header_list_size(HTTP2_HEADER_LIST_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(io), service)
     );
     let stopped = tokio::select! {
         _ended = connection.as_mut() => false,

@@ -33,6 +33,8 @@ pub(crate) struct ConnectionState {
     reading_head: AtomicBool,
     /// A request's body was not read to its end.
     body_unread: AtomicBool,
+    /// The connection has become a tunnel.
+    upgraded: AtomicBool,
     trailers: Mutex<Trailers>,
 }
 
@@ -84,6 +86,15 @@ impl ConnectionState {
 
     pub(crate) fn has_body_unread(&self) -> bool {
         self.body_unread.load(Ordering::Relaxed)
+    }
+
+    /// Its bytes are a tunnel's from here on.
+    pub(crate) fn note_upgraded(&self) {
+        self.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Relaxed)
     }
 
     /// Hands over the encoded trailers of the response under way.
@@ -138,24 +149,24 @@ pub(crate) struct ClientIo {
     read: OwnedReadHalf,
     write: Arc<OwnedWriteHalf>,
     state: Arc<ConnectionState>,
+    /// Read from the socket already, to see which protocol it speaks.
+    prefix: Bytes,
 }
 
 impl ClientIo {
-    /// Splits a socket; the second part is for the connection task.
-    pub(crate) fn new(
-        stream: TcpStream,
+    /// A socket of which `prefix` was read already; `write` is shared with the connection task.
+    pub(crate) const fn new(
+        read: OwnedReadHalf,
+        write: Arc<OwnedWriteHalf>,
         state: Arc<ConnectionState>,
-    ) -> (Self, Arc<OwnedWriteHalf>) {
-        let (read, write) = stream.into_split();
-        let write = Arc::new(write);
-        (
-            Self {
-                read,
-                write: Arc::clone(&write),
-                state,
-            },
+        prefix: Bytes,
+    ) -> Self {
+        Self {
+            read,
             write,
-        )
+            state,
+            prefix,
+        }
     }
 
     fn stream(&self) -> &TcpStream {
@@ -208,6 +219,11 @@ impl AsyncRead for ClientIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.prefix.is_empty() {
+            let n = self.prefix.len().min(buf.remaining());
+            buf.put_slice(&self.prefix.split_to(n));
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.read).poll_read(cx, buf))?;
         if buf.filled().len() > before && !self.state.is_serving() && !self.state.has_body_unread()

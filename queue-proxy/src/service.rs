@@ -273,7 +273,7 @@ impl Proxy {
             let agreed = protocol
                 .zip(switched)
                 .filter(|(asked, given)| asked.as_bytes().eq_ignore_ascii_case(given.as_bytes()));
-            let (Some(client), Source::Http1(connection, _), Some((_, given))) =
+            let (Some(client_side), Source::Http1(connection, _), Some((_, given))) =
                 (on_upgrade, source, agreed)
             else {
                 return respond::error(
@@ -283,11 +283,14 @@ impl Proxy {
             };
             // The client's connection is a tunnel's from here on: its end of input is the tunnel's.
             in_flight.serving = None;
+            if let Some(connection) = &client.http1 {
+                connection.note_upgraded();
+            }
             let upgrade = open_tunnel(
                 &mut answer.headers,
                 given,
                 connection,
-                client,
+                client_side,
                 in_flight,
                 timeouts,
             )

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -41,15 +41,10 @@ impl Tunnel {
         let mut client = TokioIo::new(client);
         let activity = Activity::new();
         let mut app = Watched {
+            early: self.early,
             inner: self.app,
             activity: Arc::clone(&activity),
         };
-        if !self.early.is_empty() {
-            activity.note(true);
-            if client.write_all(&self.early).await.is_err() {
-                return;
-            }
-        }
         let mut carried = pin!(tokio::io::copy_bidirectional(&mut client, &mut app));
         loop {
             let (heard, last) = activity.read();
@@ -90,6 +85,8 @@ impl Activity {
 /// The user container's side, with every byte noted.
 #[derive(Debug)]
 struct Watched {
+    /// Came with the 101 and is read first.
+    early: Bytes,
     inner: TcpStream,
     activity: Arc<Activity>,
 }
@@ -100,6 +97,12 @@ impl AsyncRead for Watched {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.early.is_empty() {
+            let n = self.early.len().min(buf.remaining());
+            buf.put_slice(&self.early.split_to(n));
+            self.activity.note(true);
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
         if buf.filled().len() > before {

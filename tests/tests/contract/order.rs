@@ -304,6 +304,28 @@ async fn http2_answers_end_with_the_execution_time() {
 }
 
 #[tokio::test]
+async fn a_grpc_error_that_is_a_head_alone_stays_one() {
+    let app = tests::app2::App2::serving(|_| async {
+        let mut response = http::Response::new(empty());
+        response
+            .headers_mut()
+            .insert("grpc-status", http::HeaderValue::from_static("5"));
+        response
+    })
+    .await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .start()
+        .await;
+    let mut client = Client2::connect(proxy.address()).await;
+    let request = client.builder("POST", "/svc/Call").body(empty()).unwrap();
+    let response = client.send(request).await.unwrap();
+    assert!(hyper::body::Body::is_end_stream(response.body()));
+    assert_eq!(response.headers()["grpc-status"], "5");
+}
+
+#[tokio::test]
 async fn without_options_weir_headers_are_nobodys_business() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).concurrency(1).start().await;

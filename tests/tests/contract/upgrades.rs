@@ -251,3 +251,42 @@ async fn section_2_3_an_offer_of_h2c_is_ignored() {
         (None, None)
     );
 }
+
+#[tokio::test]
+async fn an_upgrade_whose_body_the_app_ignores_is_still_a_tunnel() {
+    let app = App::raw(|mut connection| async move {
+        if connection.request_head().await.is_none() {
+            return;
+        }
+        connection.write(SWITCH).await;
+        loop {
+            let bytes = connection.read().await;
+            if bytes.is_empty() {
+                return;
+            }
+            connection.write(&bytes).await;
+        }
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = proxy.connect().await;
+    client
+        .send(UPGRADE.replace("\r\n\r\n", "\r\nContent-Length: 4\r\n\r\nbody"))
+        .await;
+    assert_eq!(client.head().await.status(), 101);
+    client.send("hello").await;
+    let echoed = client.bytes(5).await;
+    assert!(echoed == b"hello" || echoed == b"bodyh", "{echoed:?}");
+}
+
+#[tokio::test]
+async fn bytes_that_come_one_by_one_make_a_request_of_either_protocol() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = proxy.connect().await;
+    for byte in "PRIME / HTTP/1.1\r\nHost: t\r\n\r\n".bytes() {
+        client.send([byte]).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(client.response().await.text(), "hello");
+}
