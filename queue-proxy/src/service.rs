@@ -4,10 +4,9 @@
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
@@ -17,12 +16,13 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::ext::on_informational;
+use hyper::upgrade::OnUpgrade;
 use policy::Time;
 use policy::gate::{Order, Settings};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, Claim};
+use crate::admission::{Admission, Claim, Permit, Refused};
 use crate::body::{
     ClientBody, InFlight, ProxyBody, ReadAhead, Relay, SERVER_TIMING, Source, timing,
 };
@@ -39,7 +39,7 @@ use crate::respond;
 use crate::stat::Stat;
 use crate::timeouts::Timeouts;
 use crate::tunnel::Tunnel;
-use crate::upstream::{Connection, Upstream, UpstreamError};
+use crate::upstream::{Upstream, UpstreamError};
 
 /// The main listener's handler.
 #[derive(Debug)]
@@ -150,6 +150,7 @@ impl Proxy {
             .unwrap_or_else(|_| respond::timeout(grpc))
     }
 
+    /// Layers 8 to 11: forwarding headers, stat, gate, user container.
     async fn forward(
         &self,
         client: &Client,
@@ -158,148 +159,151 @@ impl Proxy {
         timeouts: Timeouts,
         informed: Option<Arc<AtomicBool>>,
     ) -> Response<ProxyBody> {
-        let protocol = client
-            .http1
-            .as_ref()
-            .and_then(|_| headers::upgrade_protocol(request.headers()));
-        let on_upgrade = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
+        let asked = Asked::of(client, &mut request);
         let (mut parts, incoming) = request.into_parts();
         let mut body = ClientBody::new(incoming, client.http1.clone());
-        let grpc = respond::is_grpc(&parts.headers);
-        let head_only = parts.method == Method::HEAD;
-        let http2 = parts.version == Version::HTTP_2;
 
         headers::add_forwarded(&mut parts.headers);
-        let counted = !self.is_kubelet(client, &parts.headers);
-        if counted {
-            let proxied = parts
-                .headers
-                .get(headers::PROXY_REQUEST)
-                .is_some_and(|v| v == "activator");
-            in_flight.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
-        }
         let arrival = self.clock.time(timeouts.arrival);
         let told = self.deadlines_of(&parts.headers, arrival);
-        if counted && let Some(admission) = &self.admission {
-            let length = if body.is_empty() {
-                Some(0)
-            } else {
-                headers::content_length(&parts.headers)
-            };
-            let claim = Claim {
-                arrival,
-                deadline: told.deadline,
-                class: class::of(told.deadline.objective, length),
-            };
-            let mut acquire = pin!(Arc::clone(admission).acquire(claim));
-            // Reading would tell a client that waits for it to go on.
-            let reads = client.http1.is_some() && !headers::expects_continue(&parts.headers);
-            let acquired = poll_fn(|cx| {
-                let acquired = acquire.as_mut().poll(cx);
-                if acquired.is_pending() && reads {
-                    body.read_ahead(&self.read_ahead, cx);
-                }
-                acquired
-            });
-            match acquired.await {
-                Ok(permit) => in_flight.permit = Some(permit),
-                Err(refused) => return respond::refused(refused, grpc),
+        if !self.is_kubelet(client, &parts.headers) {
+            let proxied = parts.headers.get(headers::PROXY_REQUEST);
+            let proxied = proxied.is_some_and(|value| value == "activator");
+            in_flight.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
+            match self
+                .admit(client, &parts.headers, &mut body, arrival, &told)
+                .await
+            {
+                Ok(permit) => in_flight.permit = permit,
+                Err(refused) => return respond::refused(refused, asked.grpc),
             }
         }
         let begun = Instant::now();
-
         self.rewrite(&mut parts, client, &told, arrival, &body);
-        if let Some(protocol) = &protocol {
+        if let Some((protocol, _)) = &asked.upgrade {
             parts
                 .headers
                 .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             parts.headers.insert(UPGRADE, protocol.clone());
         }
-        let hold = (headers::expects_continue(&parts.headers) && !http2 && !body.is_empty())
-            .then(|| body.hold());
-        let mut request = Request::from_parts(parts, body);
+        match self
+            .send(Request::from_parts(parts, body), &asked, informed)
+            .await
+        {
+            Ok((mut response, source)) => {
+                self.add_server_timing(response.headers_mut(), timeouts.arrival, begun);
+                let begun = self.config.options.opted_in().then_some(begun);
+                self.relay(client, asked, response, source, in_flight, timeouts, begun)
+                    .await
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no answer from the user container");
+                respond::bad_gateway(&error, asked.grpc)
+            }
+        }
+    }
+
+    /// Waits for a place at the user container, where places are limited.
+    async fn admit(
+        &self,
+        client: &Client,
+        request: &HeaderMap,
+        body: &mut ClientBody,
+        arrival: Time,
+        told: &Told,
+    ) -> Result<Option<Permit>, Refused> {
+        let Some(admission) = &self.admission else {
+            return Ok(None);
+        };
+        let length = if body.is_empty() {
+            Some(0)
+        } else {
+            headers::content_length(request)
+        };
+        let class = class::of(told.deadline.objective, length);
+        let claim = Claim {
+            arrival,
+            deadline: told.deadline,
+            class,
+        };
+        let mut acquire = pin!(Arc::clone(admission).acquire(claim));
+        // Reading would tell a client that waits for it to go on.
+        let reads = client.http1.is_some() && !headers::expects_continue(request);
+        let acquired = poll_fn(|cx| {
+            let acquired = acquire.as_mut().poll(cx);
+            if acquired.is_pending() && reads {
+                body.read_ahead(&self.read_ahead, cx);
+            }
+            acquired
+        });
+        acquired.await.map(Some)
+    }
+
+    /// Sends a request in the protocol in which it came; returns at the head of the answer.
+    async fn send(
+        &self,
+        mut request: Request<ClientBody>,
+        asked: &Asked,
+        informed: Option<Arc<AtomicBool>>,
+    ) -> Result<(Response<Incoming>, Source), UpstreamError> {
+        if asked.http2 {
+            let (response, stream) = self.upstream.send_http2(request).await?;
+            return Ok((response, Source::Http2(stream)));
+        }
+        let waits = headers::expects_continue(request.headers()) && !request.body().is_empty();
+        let hold = waits.then(|| request.body_mut().hold());
         if hold.is_some() || informed.is_some() {
             let hold = hold.clone();
             on_informational(&mut request, move |interim| {
                 if let Some(informed) = &informed {
-                    informed.store(true, std::sync::atomic::Ordering::Relaxed);
+                    informed.store(true, Ordering::Relaxed);
                 }
                 if let Some(hold) = hold.as_ref().filter(|_| interim.status() == 100) {
                     hold.release();
                 }
             });
         }
-        let sent = if http2 {
-            self.upstream
-                .send_http2(request)
-                .await
-                .map(|(response, stream)| (response, Source::Http2(stream)))
-        } else {
-            self.upstream
-                .send(request)
-                .await
-                .map(|(response, connection)| {
-                    (
-                        response,
-                        Source::Http1(connection, Arc::clone(&self.upstream)),
-                    )
-                })
-        };
+        let sent = self.upstream.send(request).await;
         if let Some(hold) = hold {
             hold.answered();
         }
-        let (response, source) = match sent {
-            Ok(sent) => sent,
-            Err(error) => {
-                tracing::debug!(%error, "no answer from the user container");
-                return respond::bad_gateway(&error, grpc);
-            }
-        };
+        let (response, connection) = sent?;
+        Ok((
+            response,
+            Source::Http1(connection, Arc::clone(&self.upstream)),
+        ))
+    }
+
+    /// Passes the user container's answer on: a head, then a body or a tunnel. `begun`: when the request
+    /// was dispatched, if the client is to hear how long it took.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is handed on to what comes next"
+    )]
+    async fn relay(
+        &self,
+        client: &Client,
+        asked: Asked,
+        response: Response<Incoming>,
+        source: Source,
+        in_flight: InFlight,
+        timeouts: Timeouts,
+        begun: Option<Instant>,
+    ) -> Response<ProxyBody> {
         let (mut answer, incoming) = response.into_parts();
         answer.extensions = http::Extensions::new();
         answer.version = Version::HTTP_11;
-        let switched = if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-            headers::upgrade_protocol(&answer.headers)
-        } else {
-            None
-        };
+        let switched = headers::upgrade_protocol(&answer.headers);
         headers::remove_hop_by_hop(&mut answer.headers);
         if let Some(reason) = headers::reason_phrase(answer.status) {
             answer.extensions.insert(reason);
         }
-        self.add_server_timing(&mut answer.headers, timeouts.arrival, begun);
-
         if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-            let agreed = protocol
-                .zip(switched)
-                .filter(|(asked, given)| asked.as_bytes().eq_ignore_ascii_case(given.as_bytes()));
-            let (Some(client_side), Source::Http1(connection, _), Some((_, given))) =
-                (on_upgrade, source, agreed)
-            else {
-                return respond::error(
-                    StatusCode::BAD_GATEWAY,
-                    "the user container switched to a protocol that was not asked for",
-                );
-            };
-            // The client's connection is a tunnel's from here on: its end of input is the tunnel's.
-            in_flight.serving = None;
-            if let Some(connection) = &client.http1 {
-                connection.note_upgraded();
-            }
-            let upgrade = open_tunnel(
-                &mut answer.headers,
-                given,
-                connection,
-                client_side,
-                in_flight,
-                timeouts,
-            )
-            .await;
-            self.tunnels.spawn(upgrade.run());
-            return Response::from_parts(answer, ProxyBody::empty());
+            return self
+                .switch(client, asked, answer, switched, source, in_flight, timeouts)
+                .await;
         }
-
-        let length = headers::content_length(&answer.headers).filter(|_| !head_only);
+        let length = headers::content_length(&answer.headers).filter(|_| !asked.head_only);
         if length.is_some() {
             answer.headers.remove(TRAILER);
         }
@@ -307,8 +311,7 @@ impl Proxy {
         relay.remaining = length;
         relay.mid_stream_timeout = self.config.options.mid_stream_timeout;
         relay.http1.clone_from(&client.http1);
-        relay.server_timing_since =
-            (http2 && self.config.options.opted_in() && !head_only).then_some(begun);
+        relay.server_timing_since = begun.filter(|_| asked.http2 && !asked.head_only);
         if length.is_some_and(|length| length > 0)
             && is_untyped(&answer.headers)
             && !relay.incoming.is_end_stream()
@@ -319,7 +322,7 @@ impl Proxy {
                     answer.headers.insert(CONTENT_TYPE, kind);
                 }
                 Err(error) => {
-                    return respond::bad_gateway(&UpstreamError::Unreadable(error), grpc);
+                    return respond::bad_gateway(&UpstreamError::Unreadable(error), asked.grpc);
                 }
             }
         }
@@ -330,9 +333,57 @@ impl Proxy {
                     .take()
                     .map_or_else(ProxyBody::empty, |relay| relay.into_body(cx)),
             )
-        })
-        .await;
-        Response::from_parts(answer, body)
+        });
+        Response::from_parts(answer, body.await)
+    }
+
+    /// Opens a tunnel, if the user container switched to the protocol that the client asked for.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is handed on to what comes next"
+    )]
+    async fn switch(
+        &self,
+        client: &Client,
+        asked: Asked,
+        mut answer: http::response::Parts,
+        switched: Option<HeaderValue>,
+        source: Source,
+        mut in_flight: InFlight,
+        timeouts: Timeouts,
+    ) -> Response<ProxyBody> {
+        let agreed = asked
+            .upgrade
+            .zip(switched)
+            .filter(|((protocol, _), given)| {
+                protocol.as_bytes().eq_ignore_ascii_case(given.as_bytes())
+            });
+        let (Source::Http1(connection, _), Some(((_, client_side), protocol))) = (source, agreed)
+        else {
+            return respond::error(
+                StatusCode::BAD_GATEWAY,
+                "the user container switched to a protocol that was not asked for",
+            );
+        };
+        // The client's connection is a tunnel's from here on: its end of input is the tunnel's.
+        in_flight.serving = None;
+        if let Some(connection) = &client.http1 {
+            connection.note_upgraded();
+        }
+        let (app, early) = connection.into_tunnel().await;
+        answer
+            .headers
+            .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        answer.headers.insert(UPGRADE, protocol);
+        let tunnel = Tunnel {
+            client: client_side,
+            app,
+            early,
+            in_flight,
+            timeouts,
+        };
+        self.tunnels.spawn(tunnel.run());
+        Response::from_parts(answer, ProxyBody::empty())
     }
 
     /// The kubelet's own request, not to be counted or held back. Anybody can send the header, so only the
@@ -420,24 +471,29 @@ impl Handler for Proxy {
     }
 }
 
-/// Completes the 101's headers and joins the two sides.
-async fn open_tunnel(
-    headers: &mut HeaderMap,
-    protocol: HeaderValue,
-    connection: Box<Connection>,
-    client: hyper::upgrade::OnUpgrade,
-    in_flight: InFlight,
-    timeouts: Timeouts,
-) -> Tunnel {
-    let (app, early): (_, Bytes) = connection.into_tunnel().await;
-    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(UPGRADE, protocol);
-    Tunnel {
-        client,
-        app,
-        early,
-        in_flight,
-        timeouts,
+/// What has to be known of a request when its answer comes.
+#[derive(Debug)]
+struct Asked {
+    http2: bool,
+    grpc: bool,
+    /// HEAD: the answer has no body whatever its head says.
+    head_only: bool,
+    /// The protocol it wants to switch to, and the client's side of the tunnel then.
+    upgrade: Option<(HeaderValue, OnUpgrade)>,
+}
+
+impl Asked {
+    fn of(client: &Client, request: &mut Request<Incoming>) -> Self {
+        let protocol = client
+            .http1
+            .as_ref()
+            .and_then(|_| headers::upgrade_protocol(request.headers()));
+        Self {
+            http2: request.version() == Version::HTTP_2,
+            grpc: respond::is_grpc(request.headers()),
+            head_only: request.method() == Method::HEAD,
+            upgrade: protocol.map(|protocol| (protocol, hyper::upgrade::on(request))),
+        }
     }
 }
 
