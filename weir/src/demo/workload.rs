@@ -40,7 +40,7 @@ pub(crate) struct Workload {
 
 impl Workload {
     /// The slice number `seed` (from 1) of a trace: as many requests as fill `load × seconds` of service,
-    /// their arrivals scaled to `seconds`. Slices follow one another; behind the trace's end it begins
+    /// their arrivals scaled to `seconds`; all of it, in a shorter span, if the trace holds less. Slices follow one another; behind the trace's end it begins
     /// again.
     pub(crate) fn new(
         trace: &Trace,
@@ -57,11 +57,8 @@ impl Workload {
         let total: f64 = (0..trace.entries.len())
             .map(|at| service(at).as_secs_f64())
             .sum();
-        let wanted = load * seconds;
-        ensure!(
-            wanted <= total,
-            "the trace holds {total:.1} s of service: --load times --seconds can be at most that, not {wanted:.1}"
-        );
+        // A trace that holds less is sent whole, once: the load stays, the span is shorter.
+        let wanted = (load * seconds).min(total);
         // Whole rounds through the trace change nothing but take time.
         let mut skip = (wanted * (seed - 1) as f64) % total;
         let mut first = 0;
@@ -71,7 +68,7 @@ impl Workload {
         }
         let mut end = first;
         let mut filled = 0.0;
-        while filled < wanted {
+        while filled < wanted && end - first < trace.entries.len() {
             filled += service(end).as_secs_f64();
             end += 1;
         }
@@ -197,12 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_trace_holds_is_refused() {
+    fn a_trace_that_holds_less_is_sent_whole() {
         let trace = Trace::bundled().unwrap();
-        let error = Workload::new(&trace, 10_000.0, 1.0, 4.0, 1).unwrap_err();
-        assert!(
-            error.to_string().contains("at most that, not 10000.0"),
-            "{error}"
-        );
+        let workload = Workload::new(&trace, 10_000.0, 2.0, 4.0, 1).unwrap();
+        assert_eq!(workload.requests.len(), trace.entries.len());
+        assert!((workload.load() - 2.0).abs() < 1e-6);
+        assert!(workload.span.as_secs_f64() < 100.0);
     }
 }
