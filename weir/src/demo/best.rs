@@ -48,9 +48,11 @@ fn search(jobs: &[Job], seed: u64, steps: u32) -> usize {
     let mut random = Random(seed);
     let mut sequence = earliest_latest_start(jobs);
     let mut best = sequence.len();
-    let mut left_out: Vec<usize> = (0..jobs.len())
-        .filter(|job| !sequence.contains(job))
-        .collect();
+    let mut runs = vec![false; jobs.len()];
+    for &job in &sequence {
+        runs[job] = true;
+    }
+    let mut left_out: Vec<usize> = (0..jobs.len()).filter(|&job| !runs[job]).collect();
     let mut candidate = Vec::with_capacity(jobs.len());
     let mut dropped = Vec::new();
     for step in 0..steps {
