@@ -6,7 +6,8 @@ use policy::Span;
 use policy::gate::RefuseReason;
 
 use crate::admission::Refused;
-use crate::body::{ProxyBody, TIMEOUT_TEXT};
+use crate::body::ProxyBody;
+use crate::relay::TIMEOUT_TEXT;
 use crate::upstream::UpstreamError;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -23,10 +23,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, Claim, Permit, Refused};
-use crate::body::{
-    ClientBody, InFlight, ProxyBody, ReadAhead, Relay, SERVER_TIMING, Source, timing,
-};
+use crate::body::ProxyBody;
 use crate::class;
+use crate::client_body::{ClientBody, ReadAhead};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::connection::{Client, Handler};
@@ -35,9 +34,10 @@ use crate::drain::Drain;
 use crate::headers;
 use crate::probe;
 use crate::readiness::Prober;
+use crate::relay::{BodyError, InFlight, Relay, SERVER_TIMING, Source, timing};
 use crate::respond;
 use crate::stat::Stat;
-use crate::timeouts::Timeouts;
+use crate::timeouts::{Expired, Timeouts};
 use crate::tunnel::Tunnel;
 use crate::upstream::{Upstream, UpstreamError};
 
@@ -144,10 +144,24 @@ impl Proxy {
             timeouts.clone(),
             informed.clone(),
         );
-        timeouts
-            .run(informed.as_ref(), forward)
-            .await
-            .unwrap_or_else(|_| respond::timeout(grpc))
+        let mut response = match timeouts.run(informed.as_ref(), forward).await {
+            Ok(response) => response,
+            Err(Expired) => return respond::timeout(grpc),
+        };
+        if response.extensions_mut().remove::<Untyped>().is_none() {
+            return response;
+        }
+        match response.body_mut().first_bytes().await {
+            Ok(bytes) => {
+                let kind = HeaderValue::from_static(crate::sniff::content_type(&bytes));
+                response.headers_mut().insert(CONTENT_TYPE, kind);
+                response
+            }
+            Err(BodyError::Timeout) => respond::timeout(grpc),
+            Err(BodyError::Upstream(error)) => {
+                respond::bad_gateway(&UpstreamError::Unreadable(error), grpc)
+            }
+        }
     }
 
     /// Layers 8 to 11: forwarding headers, stat, gate, user container.
@@ -307,34 +321,29 @@ impl Proxy {
         if length.is_some() {
             answer.headers.remove(TRAILER);
         }
-        let mut relay = Relay::new(incoming, source, in_flight, timeouts);
+        // A failure says nothing of how long the work takes.
+        let learn = !answer.status.is_server_error();
+        let mut relay = Relay::new(incoming, source, in_flight, timeouts, learn);
         relay.remaining = length;
         relay.mid_stream_timeout = self.config.options.mid_stream_timeout;
         relay.http1.clone_from(&client.http1);
         relay.server_timing_since = begun.filter(|_| asked.http2 && !asked.head_only);
-        if length.is_some_and(|length| length > 0)
-            && is_untyped(&answer.headers)
-            && !relay.incoming.is_end_stream()
-        {
-            match relay.first_bytes().await {
-                Ok(bytes) => {
-                    let kind = HeaderValue::from_static(crate::sniff::content_type(&bytes));
-                    answer.headers.insert(CONTENT_TYPE, kind);
-                }
-                Err(error) => {
-                    return respond::bad_gateway(&UpstreamError::Unreadable(error), asked.grpc);
-                }
-            }
+        if length.is_some_and(|length| length > 0) && is_untyped(&answer.headers) {
+            answer.extensions.insert(Untyped);
         }
         let mut relay = Some(relay);
         let body = poll_fn(|cx| {
             Poll::Ready(
                 relay
                     .take()
-                    .map_or_else(ProxyBody::empty, |relay| relay.into_body(cx)),
+                    .map_or_else(ProxyBody::empty, |relay| ProxyBody::relay(relay, cx)),
             )
-        });
-        Response::from_parts(answer, body.await)
+        })
+        .await;
+        if body.is_end_stream() {
+            answer.extensions.remove::<Untyped>();
+        }
+        Response::from_parts(answer, body)
     }
 
     /// Opens a tunnel, if the user container switched to the protocol that the client asked for.
@@ -470,6 +479,10 @@ impl Handler for Proxy {
         self.serve(client, request).await
     }
 }
+
+/// The mark on a response whose type is to be found in its first bytes.
+#[derive(Debug, Clone, Copy)]
+struct Untyped;
 
 /// What has to be known of a request when its answer comes.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::body::InFlight;
+use crate::relay::InFlight;
 use crate::timeouts::Timeouts;
 
 /// A tunnel about to open.

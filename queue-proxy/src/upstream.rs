@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::body::ClientBody;
+use crate::client_body::ClientBody;
 use crate::connection::{HEAD_BYTES_MAX, HEADERS_MAX};
 
 /// An idle connection is closed after this time.

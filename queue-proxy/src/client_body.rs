@@ -1,0 +1,213 @@
+//! A request's body on its way to the user container.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+
+use crate::io::ConnectionState;
+
+/// A client that waits for `100 Continue` is told to go on after this time, whatever the user container
+/// says. Fixed by Knative.
+const CONTINUE_MAX: Duration = Duration::from_secs(1);
+/// A waiting request reads at most about this much of its body …
+const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
+/// … and all of them together about this much.
+const READ_AHEAD_TOTAL_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct ClientBody {
+    incoming: Incoming,
+    connection: Option<Arc<ConnectionState>>,
+    hold: Option<(Arc<ContinueHold>, Pin<Box<Sleep>>)>,
+    ahead: Option<Box<Ahead>>,
+    /// The client has sent all of it.
+    ended: bool,
+}
+
+/// What was read while the request waited.
+#[derive(Debug)]
+struct Ahead {
+    account: Arc<ReadAhead>,
+    /// In one piece, however small the pieces were in which it came.
+    bytes: BytesMut,
+    /// How many bytes the account was charged.
+    charged: usize,
+    /// What came behind the bytes: trailers, or the error that ended the body.
+    last: Option<Result<Frame<Bytes>, hyper::Error>>,
+}
+
+/// The account of what all waiting requests have read ahead.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    bytes: AtomicUsize,
+}
+
+/// Holds a body back until the user container wants it.
+#[derive(Debug, Default)]
+pub(crate) struct ContinueHold {
+    released: AtomicBool,
+    answered: AtomicBool,
+}
+
+impl ContinueHold {
+    /// The user container said `100 Continue`.
+    pub(crate) fn release(&self) {
+        self.released.store(true, Ordering::Relaxed);
+    }
+
+    /// It gave its final answer without having seen the body: the body is not sent any more.
+    pub(crate) fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Ahead {
+    fn has_room(&self) -> bool {
+        self.bytes.len() < READ_AHEAD_BYTES_MAX
+            && self.account.bytes.load(Ordering::Relaxed) < READ_AHEAD_TOTAL_BYTES_MAX
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.last.is_none()
+    }
+
+    fn push(&mut self, frame: Result<Frame<Bytes>, hyper::Error>) {
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => {
+                self.bytes.extend_from_slice(&data);
+                self.charged += data.len();
+                self.account.bytes.fetch_add(data.len(), Ordering::Relaxed);
+            }
+            Ok(Err(other)) => self.last = Some(Ok(other)),
+            Err(error) => self.last = Some(Err(error)),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+        if self.bytes.is_empty() {
+            return self.last.take();
+        }
+        let bytes = std::mem::take(&mut self.bytes).freeze();
+        Some(Ok(Frame::data(bytes)))
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.account
+            .bytes
+            .fetch_sub(self.charged, Ordering::Relaxed);
+    }
+}
+
+impl ClientBody {
+    /// The body of a request. On HTTP/1, `connection` is told if it is not read to its end.
+    pub(crate) fn new(incoming: Incoming, connection: Option<Arc<ConnectionState>>) -> Self {
+        let ended = incoming.is_end_stream();
+        Self {
+            incoming,
+            connection,
+            hold: None,
+            ahead: None,
+            ended,
+        }
+    }
+
+    /// Holds the body back until the user container wants it or a second has passed.
+    pub(crate) fn hold(&mut self) -> Arc<ContinueHold> {
+        let hold = Arc::<ContinueHold>::default();
+        self.hold = Some((
+            Arc::clone(&hold),
+            Box::pin(tokio::time::sleep(CONTINUE_MAX)),
+        ));
+        hold
+    }
+
+    /// There is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ended && self.ahead.as_ref().is_none_or(|ahead| ahead.is_empty())
+    }
+
+    /// Reads on while the request waits. The end of input stands behind the body in the socket: unless the
+    /// body is read, a client that has left is not noticed. What exceeds the bounds stays unread.
+    pub(crate) fn read_ahead(&mut self, account: &Arc<ReadAhead>, cx: &mut Context<'_>) {
+        while !self.ended && self.ahead.as_ref().is_none_or(|ahead| ahead.has_room()) {
+            let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+                return;
+            };
+            self.ended = frame.is_none() || self.incoming.is_end_stream();
+            let Some(frame) = frame else { return };
+            let ahead = self.ahead.get_or_insert_with(|| {
+                Box::new(Ahead {
+                    account: Arc::clone(account),
+                    bytes: BytesMut::new(),
+                    charged: 0,
+                    last: None,
+                })
+            });
+            ahead.push(frame);
+        }
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some((hold, limit)) = &mut self.hold {
+            if hold.answered.load(Ordering::Relaxed) {
+                return Poll::Pending;
+            }
+            if !hold.released.load(Ordering::Relaxed) {
+                ready!(limit.as_mut().poll(cx));
+            }
+            self.hold = None;
+        }
+        if let Some(frame) = self.ahead.as_mut().and_then(|ahead| ahead.pop()) {
+            return Poll::Ready(Some(frame));
+        }
+        // What was read ahead has been handed on: the account is settled.
+        self.ahead = None;
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        self.ended = frame.is_none() || self.incoming.is_end_stream();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.ahead.is_none() {
+            self.incoming.size_hint()
+        } else {
+            SizeHint::default()
+        }
+    }
+}
+
+impl Drop for ClientBody {
+    fn drop(&mut self) {
+        if !self.ended
+            && let Some(connection) = &self.connection
+        {
+            connection.note_body_unread();
+        }
+    }
+}

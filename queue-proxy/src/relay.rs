@@ -1,0 +1,496 @@
+//! A response on its way from the user container to the client.
+//!
+//! Its limits hold whether or not the client reads: hyper does not ask for a body while the client's socket is
+//! full, so a task of its own, the watchdog, ends the user container's side in time, and drives its connection
+//! meanwhile, so that an upload goes on while the response stands still. A response that is there at once has
+//! no watchdog.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body::{Body as _, Frame};
+use hyper::body::Incoming;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::admission::Permit;
+use crate::io::{ConnectionState, Serving};
+use crate::options::MidStreamTimeout;
+use crate::stat::Counted;
+use crate::timeouts::Timeouts;
+use crate::upstream::{Connection, Stream, Upstream};
+
+/// What is said when a timeout strikes, in a 504 and, as Knative does it, in the midst of a response.
+pub(crate) const TIMEOUT_TEXT: &[u8] = b"request timeout";
+pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// A response that breaks off.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    /// The user container's own answer broke off, or cannot be read.
+    #[error("the user container's answer broke off: {0}")]
+    Upstream(#[from] hyper::Error),
+    /// A timeout cut it.
+    #[error("a timeout cut the response")]
+    Timeout,
+}
+
+/// What is polled of a response's body.
+pub(crate) type PolledFrame = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
+
+/// What a request holds until its response has ended.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    /// Its place at the user container.
+    pub permit: Option<Permit>,
+    /// Its count in the stat.
+    pub counted: Option<Counted>,
+    /// The mark on its HTTP/1 connection.
+    pub serving: Option<Serving>,
+}
+
+/// Where a response comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A connection of its own.
+    Http1(Box<Connection>, Arc<Upstream>),
+    /// A stream of a shared one.
+    Http2(#[expect(dead_code, reason = "held: it counts the stream until it ends")] Stream),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Relay {
+    app: Arc<Mutex<AppSide>>,
+    watchdog: Option<AbortHandle>,
+    serving: Option<Serving>,
+    /// How it ends when a timeout strikes.
+    pub mid_stream_timeout: MidStreamTimeout,
+    /// Bytes left of its `Content-Length`.
+    pub remaining: Option<u64>,
+    /// The client's HTTP/1 connection, which takes trailers; `None`: HTTP/2.
+    pub http1: Option<Arc<ConnectionState>>,
+    /// Tell the execution time at the end (HTTP/2): since when.
+    pub server_timing_since: Option<Instant>,
+    /// Read already, and not passed on yet.
+    first: Option<Frame<Bytes>>,
+    broken: Option<BodyError>,
+    state: State,
+}
+
+/// The user container's side of a response: the body reads from it, the watchdog ends it.
+#[derive(Debug)]
+struct AppSide {
+    /// `None`: nothing more comes.
+    live: Option<Live>,
+    timeouts: Timeouts,
+    expired: bool,
+    /// The body waits for more, and is woken by whatever comes.
+    awaited: Option<Waker>,
+    watchdog: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Live {
+    incoming: Incoming,
+    source: Source,
+    permit: Option<Permit>,
+    /// Held: it counts the request in the stat.
+    _counted: Option<Counted>,
+    /// The answer is worth learning from.
+    learn: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Passing,
+    /// The data has ended; the execution time follows as a trailer.
+    Timing,
+    /// Trailers are queued on the HTTP/1 connection.
+    Trailers,
+    /// The message breaks off, once all before that is written (HTTP/1).
+    Broken,
+    Ended,
+}
+
+/// What there is on the user container's side.
+enum Polled {
+    /// A frame, and whether it was the last.
+    Frame(Frame<Bytes>, bool),
+    End,
+    Error(hyper::Error),
+    Expired,
+}
+
+impl AppSide {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        if self.expired {
+            return Poll::Ready(Polled::Expired);
+        }
+        let Some(live) = &mut self.live else {
+            return Poll::Ready(Polled::End);
+        };
+        let mut frame = Pin::new(&mut live.incoming).poll_frame(cx);
+        if frame.is_pending()
+            && let Source::Http1(connection, _) = &mut live.source
+        {
+            // If the connection is over, the body says how.
+            let _over = connection.drive(cx);
+            frame = Pin::new(&mut live.incoming).poll_frame(cx);
+        }
+        let Poll::Ready(frame) = frame else {
+            self.awaited = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        self.awaited = None;
+        self.timeouts.note_write();
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => {
+                let last = live.incoming.is_end_stream();
+                Polled::Frame(frame, last)
+            }
+            Some(Err(error)) => Polled::Error(error),
+            None => Polled::End,
+        })
+    }
+
+    /// What the watchdog does: drives while nobody reads, ends what takes too long.
+    fn watch(&mut self, mut sleep: Pin<&mut tokio::time::Sleep>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(live) = &mut self.live else {
+            return Poll::Ready(());
+        };
+        if self.awaited.is_none()
+            && let Source::Http1(connection, _) = &mut live.source
+        {
+            // What comes of it is seen when the body is read again.
+            let _over = connection.drive(cx);
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            let at = self.timeouts.mid_stream();
+            // The idle clock may have been set back since the timer was.
+            if sleep.deadline() >= at {
+                self.expired = true;
+                self.live = None;
+                if let Some(body) = self.awaited.take() {
+                    body.wake();
+                }
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(at);
+        }
+        self.watchdog = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The user container has said all: its connection is free, and so is its place.
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        let Some(mut live) = self.live.take() else {
+            return;
+        };
+        if let Source::Http1(connection, upstream) = live.source {
+            upstream.put_back(connection, cx);
+        }
+        if let Some(permit) = live.permit.as_mut().filter(|_| live.learn) {
+            permit.complete();
+        }
+    }
+}
+
+impl Relay {
+    /// A relay that has sent nothing yet; the head has just come. `learn`: how long the answer takes tells
+    /// something of others.
+    pub(crate) fn new(
+        incoming: Incoming,
+        source: Source,
+        in_flight: InFlight,
+        mut timeouts: Timeouts,
+        learn: bool,
+    ) -> Box<Self> {
+        timeouts.note_write();
+        let InFlight {
+            permit,
+            counted,
+            serving,
+        } = in_flight;
+        let live = Live {
+            incoming,
+            source,
+            permit,
+            _counted: counted,
+            learn,
+        };
+        Box::new(Self {
+            app: Arc::new(Mutex::new(AppSide {
+                live: Some(live),
+                timeouts,
+                expired: false,
+                awaited: None,
+                watchdog: None,
+            })),
+            watchdog: None,
+            serving,
+            mid_stream_timeout: MidStreamTimeout::default(),
+            remaining: None,
+            http1: None,
+            server_timing_since: None,
+            first: None,
+            broken: None,
+            state: State::Passing,
+        })
+    }
+
+    /// Ends here if the response is a head alone; `cx` is the request's task.
+    pub(crate) fn is_head_alone(&mut self, cx: &mut Context<'_>) -> bool {
+        let alone = self
+            .app()
+            .live
+            .as_ref()
+            .is_some_and(|live| live.incoming.is_end_stream());
+        if alone {
+            // It stays one: gRPC's errors are such, and a trailer would hide the status in the head.
+            self.server_timing_since = None;
+            self.finish(cx);
+        }
+        alone
+    }
+
+    /// Reads the first bytes, which come first from the body all the same.
+    ///
+    /// # Errors
+    /// The response breaks off before them.
+    pub(crate) async fn first_bytes(&mut self) -> Result<Bytes, BodyError> {
+        let frame = poll_fn(|cx| self.poll_frame(cx)).await.transpose()?;
+        let bytes = frame
+            .as_ref()
+            .and_then(Frame::data_ref)
+            .cloned()
+            .unwrap_or_default();
+        self.first = frame;
+        Ok(bytes)
+    }
+
+    /// All has been passed on.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state == State::Ended && self.first.is_none()
+    }
+
+    /// How many bytes are still to be passed on, if that is known.
+    pub(crate) fn bytes_left(&self) -> Option<u64> {
+        let first = self
+            .first
+            .as_ref()
+            .and_then(Frame::data_ref)
+            .map_or(0, |data| data.len() as u64);
+        self.remaining.map(|remaining| remaining + first)
+    }
+
+    /// The next frame for the client.
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        match self.state {
+            State::Passing => self.poll_passing(cx),
+            State::Timing => Poll::Ready(self.after_data()),
+            State::Trailers => self.poll_trailers(cx),
+            State::Broken => self.poll_broken(cx),
+            State::Ended => Poll::Ready(None),
+        }
+    }
+
+    fn poll_passing(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        let polled = self.app().poll(cx);
+        let Poll::Ready(polled) = polled else {
+            self.watch();
+            return Poll::Pending;
+        };
+        match polled {
+            Polled::Frame(frame, last) => match frame.into_data() {
+                Ok(data) => {
+                    if let Some(remaining) = &mut self.remaining {
+                        *remaining = remaining.saturating_sub(data.len() as u64);
+                    }
+                    if last {
+                        self.finish(cx);
+                    } else {
+                        self.watch();
+                    }
+                    Poll::Ready(Some(Ok(Frame::data(data))))
+                }
+                // No frames but data and trailers are known.
+                Err(frame) => self.on_trailers(frame.into_trailers().unwrap_or_default(), cx),
+            },
+            Polled::End => {
+                self.finish(cx);
+                Poll::Ready(self.after_data())
+            }
+            Polled::Error(error) => self.break_off(error.into(), cx),
+            Polled::Expired => self.expire(cx),
+        }
+    }
+
+    /// Sets the watchdog, or tells it that the body is not waited for just now.
+    fn watch(&mut self) {
+        if self.watchdog.is_some() {
+            let mut app = self.app();
+            if app.awaited.is_none()
+                && let Some(watchdog) = app.watchdog.take()
+            {
+                watchdog.wake();
+            }
+            return;
+        }
+        let app = Arc::clone(&self.app);
+        let task = tokio::spawn(async move {
+            let lock = || app.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = lock().timeouts.mid_stream();
+            let mut sleep = pin!(tokio::time::sleep_until(at));
+            poll_fn(|cx| lock().watch(sleep.as_mut(), cx)).await;
+        });
+        self.watchdog = Some(task.abort_handle());
+    }
+
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        self.app().finish(cx);
+        self.end(if self.server_timing_since.is_some() {
+            State::Timing
+        } else {
+            State::Ended
+        });
+    }
+
+    fn end(&mut self, state: State) {
+        self.state = state;
+        if state == State::Ended {
+            self.serving = None;
+        }
+    }
+
+    fn on_trailers(&mut self, mut trailers: HeaderMap, cx: &mut Context<'_>) -> PolledFrame {
+        self.finish(cx);
+        if let Some(connection) = self.http1.as_ref().filter(|_| !trailers.is_empty()) {
+            connection.queue_trailers(encode_trailers(&trailers), cx);
+            self.state = State::Trailers;
+            return self.poll_trailers(cx);
+        }
+        if let Some(value) = self.server_timing() {
+            trailers.append(SERVER_TIMING, value);
+        }
+        self.end(State::Ended);
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        if let Some(connection) = &self.http1 {
+            ready!(connection.poll_trailers(cx));
+        }
+        self.end(State::Ended);
+        Poll::Ready(None)
+    }
+
+    fn after_data(&mut self) -> Option<Result<Frame<Bytes>, BodyError>> {
+        if self.state != State::Timing {
+            return None;
+        }
+        let value = self.server_timing();
+        self.end(State::Ended);
+        let mut trailers = HeaderMap::new();
+        trailers.insert(SERVER_TIMING, value?);
+        Some(Ok(Frame::trailers(trailers)))
+    }
+
+    fn server_timing(&self) -> Option<HeaderValue> {
+        self.server_timing_since
+            .and_then(|since| timing("exec", since.elapsed()))
+    }
+
+    /// A timeout struck in the midst of the response.
+    fn expire(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        if self.mid_stream_timeout == MidStreamTimeout::Abort {
+            return self.break_off(BodyError::Timeout, cx);
+        }
+        let fits = self
+            .remaining
+            .is_none_or(|left| left >= TIMEOUT_TEXT.len() as u64);
+        // HTTP/2 and chunked messages end well, as under Knative; one with a length is cut short of it.
+        let short = self.http1.is_some() && self.remaining.is_some();
+        if !short {
+            self.end(State::Ended);
+        } else if let Poll::Ready(broken) = self.break_off(BodyError::Timeout, cx) {
+            return Poll::Ready(broken);
+        }
+        match (fits, short) {
+            (true, _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(TIMEOUT_TEXT))))),
+            (false, true) => Poll::Pending,
+            (false, false) => Poll::Ready(None),
+        }
+    }
+
+    /// Ends the message with an error. On HTTP/1 hyper closes the connection at once then, so what was
+    /// passed on before is written first.
+    fn break_off(&mut self, error: BodyError, cx: &mut Context<'_>) -> PolledFrame {
+        self.app().live = None;
+        let Some(connection) = &self.http1 else {
+            self.end(State::Ended);
+            return Poll::Ready(Some(Err(error)));
+        };
+        connection.queue_trailers(Bytes::new(), cx);
+        self.broken = Some(error);
+        self.end(State::Broken);
+        Poll::Pending
+    }
+
+    fn poll_broken(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        if let Some(connection) = &self.http1 {
+            ready!(connection.poll_trailers(cx));
+        }
+        self.end(State::Ended);
+        Poll::Ready(self.broken.take().map(Err))
+    }
+
+    fn app(&self) -> MutexGuard<'_, AppSide> {
+        self.app.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.abort();
+        }
+        let live = self.app().live.take();
+        drop(live);
+    }
+}
+
+/// A `Server-Timing` entry (W3C Server Timing): milliseconds to the microsecond.
+pub(crate) fn timing(name: &str, span: Duration) -> Option<HeaderValue> {
+    HeaderValue::try_from(format!("{name};dur={:.3}", span.as_secs_f64() * 1e3)).ok()
+}
+
+/// The end of a chunked message with trailers, RFC 9112 7.1.
+fn encode_trailers(trailers: &HeaderMap) -> Bytes {
+    let mut encoded = BytesMut::with_capacity(64);
+    encoded.put_slice(b"0\r\n");
+    for (name, value) in trailers {
+        let mut upper = true;
+        for &byte in name.as_str().as_bytes() {
+            encoded.put_u8(if upper {
+                byte.to_ascii_uppercase()
+            } else {
+                byte
+            });
+            upper = byte == b'-';
+        }
+        encoded.put_slice(b": ");
+        encoded.put_slice(value.as_bytes());
+        encoded.put_slice(b"\r\n");
+    }
+    encoded.put_slice(b"\r\n");
+    encoded.freeze()
+}
