@@ -15,7 +15,8 @@ pub const AGEING_PERIOD: u64 = 20;
 /// A late request has waited long enough after this many times its objective.
 pub const AGEING_OBJECTIVES: u64 = 10;
 /// Of the requests that would be shed, one in this time is served instead, so that the estimates by
-/// which they are judged can recover.
+/// which they are judged can recover; none while the one before it still waits, since those would take the
+/// places of requests that can make it.
 pub const KEPT_PERIOD: Span = Span::from_secs(1);
 
 /// The order in which waiting requests start.
@@ -130,6 +131,8 @@ pub struct Gate {
     queue: DeadlineQueue,
     dispatches: u64,
     last_kept: Option<Time>,
+    /// The one that was kept last, while it waits.
+    kept_waiting: Option<Ticket>,
     turned_late: Vec<Ticket>,
 }
 
@@ -147,6 +150,7 @@ impl Gate {
             queue: DeadlineQueue::new(settings.depth),
             dispatches: 0,
             last_kept: None,
+            kept_waiting: None,
             turned_late: Vec::new(),
         }
     }
@@ -215,7 +219,12 @@ impl Gate {
             }
         }
         match self.queue.push(now, waiting) {
-            Ok(ticket) => Admission::Wait(ticket),
+            Ok(ticket) => {
+                if waiting.kept && !arrival.kept {
+                    self.kept_waiting = Some(ticket);
+                }
+                Admission::Wait(ticket)
+            }
             Err(_) => Admission::Refuse(RefuseReason::Full),
         }
     }
@@ -229,6 +238,7 @@ impl Gate {
         self.running -= 1;
         self.wake(now, actions);
         if let Some((left, reason)) = self.next(now) {
+            self.forget_kept(left.ticket);
             self.running += 1;
             self.dispatches += 1;
             actions.push(Action::Dispatch {
@@ -241,7 +251,11 @@ impl Gate {
 
     /// A waiting request gives its place back. False if it does not wait any more.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        self.queue.cancel(ticket).is_some()
+        let left = self.queue.cancel(ticket).is_some();
+        if left {
+            self.forget_kept(ticket);
+        }
+        left
     }
 
     /// Lets time pass: sheds those that have become late.
@@ -258,6 +272,7 @@ impl Gate {
         for ticket in turned_late.drain(..) {
             if self.may_keep(now) {
                 self.queue.keep(ticket);
+                self.kept_waiting = Some(ticket);
             } else if let Some(left) = self.queue.cancel(ticket) {
                 actions.push(Action::Refuse {
                     ticket,
@@ -286,15 +301,14 @@ impl Gate {
     }
 
     fn next(&mut self, now: Time) -> Option<(crate::queue::Left, DispatchReason)> {
+        let aged = |waiting: &Waiting| {
+            waiting.objective > Span::ZERO
+                && now.since(waiting.arrival).0 / AGEING_OBJECTIVES >= waiting.objective.0
+        };
         if self.dispatches % AGEING_PERIOD == AGEING_PERIOD - 1
-            && let Some(oldest) = self.queue.first_late(now)
-            && oldest.objective > Span::ZERO
-            && now.since(oldest.arrival).0 / AGEING_OBJECTIVES >= oldest.objective.0
+            && let Some(left) = self.queue.pop_late_if(now, aged)
         {
-            return self
-                .queue
-                .pop_late()
-                .map(|left| (left, DispatchReason::Ageing));
+            return Some((left, DispatchReason::Ageing));
         }
         let left = self.queue.pop(now)?;
         let reason = if left.late {
@@ -306,12 +320,19 @@ impl Gate {
     }
 
     fn may_keep(&mut self, now: Time) -> bool {
-        let may = self
-            .last_kept
-            .is_none_or(|last| now.since(last) >= KEPT_PERIOD);
+        let may = self.kept_waiting.is_none()
+            && self
+                .last_kept
+                .is_none_or(|last| now.since(last) >= KEPT_PERIOD);
         if may {
             self.last_kept = Some(now);
         }
         may
+    }
+
+    fn forget_kept(&mut self, ticket: Ticket) {
+        if self.kept_waiting == Some(ticket) {
+            self.kept_waiting = None;
+        }
     }
 }

@@ -30,6 +30,11 @@ impl<K: Ord + Copy> IndexedHeap<K> {
             .is_some_and(|&at| at != ABSENT)
     }
 
+    /// All items, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, u32)> {
+        self.items.iter().copied()
+    }
+
     pub(crate) fn peek(&self) -> Option<(K, u32)> {
         self.items.first().copied()
     }

@@ -16,8 +16,9 @@ const SHIFT: u32 = 3;
 const OUTLIER_DEVIATIONS: i64 = 4;
 /// … unless it is nearer than mean / this: a class with no deviation at all still has noise.
 const OUTLIER_FRACTION: i64 = 4;
-/// This many outliers in a row on one side are the new normal.
-pub const STREAK: u8 = 4;
+/// This many outliers in a row on one side are the new normal. With every fifth sample a spike at random, a
+/// row of eight is one in 400,000.
+pub const STREAK: u8 = 8;
 /// From this many samples on a class is judged by its own.
 pub const TRUSTED_SAMPLES: u32 = 3;
 /// The longest time that is told apart; longer samples count as this. One day.
@@ -293,6 +294,24 @@ mod tests {
             "{}",
             estimate_ms(&profile)
         );
+    }
+
+    #[test]
+    fn spikes_at_random_leave_the_estimate_where_it_was() {
+        let mut profile = trained([40; 20]);
+        let mut state = 1_u64;
+        for n in 0..20_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let spike = (state >> 33).is_multiple_of(5);
+            profile.observe(CLASS, Span(if spike { 4_000 } else { 40 } * MS));
+            assert!(
+                estimate_ms(&profile) < 80,
+                "sample {n}: {}",
+                estimate_ms(&profile)
+            );
+        }
     }
 
     #[test]

@@ -151,17 +151,26 @@ impl DeadlineQueue {
         self.pop_late()
     }
 
-    /// Takes the late request that came first, whether or not others are on time.
-    pub fn pop_late(&mut self) -> Option<Left> {
+    fn pop_late(&mut self) -> Option<Left> {
         let (_, slot) = self.late_first.peek()?;
         Some(self.take(slot, true))
     }
 
-    /// The late request that came first.
-    pub fn first_late(&mut self, now: Time) -> Option<&Waiting> {
+    /// Takes the late request that came first of those that `fits`. O(n).
+    pub fn pop_late_if(&mut self, now: Time, fits: impl Fn(&Waiting) -> bool) -> Option<Left> {
         self.advance(now);
-        let (_, slot) = self.late_first.peek()?;
-        self.slots[slot as usize].waiting.as_ref()
+        let slot = self
+            .late_first
+            .iter()
+            .filter(|(_, slot)| {
+                self.slots[*slot as usize]
+                    .waiting
+                    .as_ref()
+                    .is_some_and(&fits)
+            })
+            .min()?
+            .1;
+        Some(self.take(slot, true))
     }
 
     /// Takes the late request that came last and is not kept: the one a newcomer may displace.

@@ -173,6 +173,8 @@ struct NaiveGate {
     waiting: Vec<(Ticket, Waiting)>,
     dispatches: u64,
     last_kept: Option<Time>,
+    /// Who was kept last.
+    kept: Option<RequestId>,
 }
 
 impl NaiveGate {
@@ -180,10 +182,17 @@ impl NaiveGate {
         self.settings.order == Order::Deadline && waiting.key < now
     }
 
-    fn may_keep(&mut self, now: Time) -> bool {
-        let may = self
-            .last_kept
-            .is_none_or(|last| now.since(last) >= KEPT_PERIOD);
+    fn kept_waits(&self) -> bool {
+        self.waiting
+            .iter()
+            .any(|(_, waiting)| Some(waiting.id) == self.kept)
+    }
+
+    fn may_keep(&mut self, now: Time, kept_waits: bool) -> bool {
+        let may = !kept_waits
+            && self
+                .last_kept
+                .is_none_or(|last| now.since(last) >= KEPT_PERIOD);
         if may {
             self.last_kept = Some(now);
         }
@@ -195,12 +204,15 @@ impl NaiveGate {
         if self.settings.late == Late::Serve {
             return;
         }
+        let mut kept_waits = self.kept_waits();
         self.waiting.sort_by_key(|(_, w)| (w.key, w.arrival, w.id));
         for mut entry in std::mem::take(&mut self.waiting) {
             if !self.late(&entry.1, now) || entry.1.kept {
                 self.waiting.push(entry);
-            } else if self.may_keep(now) {
+            } else if self.may_keep(now, kept_waits) {
                 entry.1.kept = true;
+                self.kept = Some(entry.1.id);
+                kept_waits = true;
                 self.waiting.push(entry);
             } else {
                 refused.push((entry.1.id, RefuseReason::Late));
@@ -228,13 +240,10 @@ impl NaiveGate {
                 w.id,
             )
         });
-        let oldest_late = sorted
-            .iter()
-            .copied()
-            .find(|&at| self.late(&self.waiting[at].1, now));
-        let aged = oldest_late.filter(|&at| {
+        let aged = sorted.iter().copied().find(|&at| {
             let w = &self.waiting[at].1;
-            w.objective > Span::ZERO
+            self.late(w, now)
+                && w.objective > Span::ZERO
                 && now.since(w.arrival).0 / AGEING_OBJECTIVES >= w.objective.0
                 && self.dispatches % AGEING_PERIOD == AGEING_PERIOD - 1
         });
@@ -296,6 +305,7 @@ fn check_gate(settings: Settings, steps: &[Step]) {
         waiting: Vec::new(),
         dispatches: 0,
         last_kept: None,
+        kept: None,
     };
     let mut actions = Vec::new();
     let mut now_ms = 1_000_i64;
@@ -341,11 +351,14 @@ fn check_gate(settings: Settings, steps: &[Step]) {
                 } else if late
                     && !kept
                     && settings.late == Late::Shed
-                    && (full || !naive.may_keep(now))
+                    && (full || !naive.may_keep(now, naive.kept_waits()))
                 {
                     assert_eq!(got, Admission::Refuse(RefuseReason::Late));
                 } else {
-                    waiting.kept |= late && settings.late == Late::Shed;
+                    if late && settings.late == Late::Shed && !kept {
+                        waiting.kept = true;
+                        naive.kept = Some(id);
+                    }
                     let victim = naive
                         .waiting
                         .iter()

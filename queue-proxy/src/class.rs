@@ -1,8 +1,8 @@
 //! The request class: what the proxy can see of a request that tells how long it will take.
 //!
-//! Two features, both bounded, none chosen freely by a client: the stated objective (half octaves of
-//! milliseconds) and the body's length (powers of four). So the number of classes is fixed and a flood of
-//! made-up requests cannot push others' estimates out.
+//! Two features: the stated objective (half octaves of milliseconds) and the body's length (powers of four).
+//! Both are what the client says, but the number of classes is fixed: a flood of made-up requests takes no
+//! memory and pushes no other class's estimate out.
 
 use policy::Span;
 use policy::profile::ClassId;

@@ -146,8 +146,11 @@ impl Config {
     }
 }
 
+/// No timeout is longer than ten years: more cannot be added to a clock.
+const SECONDS_MAX: u64 = 10 * 365 * 86_400;
+
 fn seconds(value: i64) -> Duration {
-    Duration::from_secs(u64::try_from(value).unwrap_or(0))
+    Duration::from_secs(u64::try_from(value).unwrap_or(0).min(SECONDS_MAX))
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, Interest};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -32,8 +33,8 @@ use tokio_util::task::TaskTracker;
 use crate::body::ProxyBody;
 use crate::io::{ClientIo, ConnectionState};
 
-/// So begins an HTTP/2 connection, and no HTTP/1 request: no method is called `PRI`.
-const HTTP2_BEGIN: &[u8; 4] = b"PRI ";
+/// So begins an HTTP/2 connection, RFC 9113 3.4.
+const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// An incomplete request head is cut after this time. Fixed by Knative.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest request head: 1 MiB and what Go's server allows beyond it.
@@ -52,6 +53,12 @@ const HTTP2_HEADER_LIST_BYTES_MAX: u32 = 1_048_896;
 /// After a response to a request whose body was not read, the rest is read and thrown away for this long:
 /// closing at once would reset the connection and could destroy the response on its way.
 const LINGER: Duration = Duration::from_millis(500);
+/// The kernel asks whether a client is still there after this time without a byte, as Go's listener does.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// At shutdown, who has begun a request head has this long to end it, as in Go's server.
+const HEAD_TIMEOUT_STOPPING: Duration = Duration::from_secs(5);
+/// At shutdown, an HTTP/2 client without streams has this long to answer the last ping.
+const PING_TIMEOUT_STOPPING: Duration = Duration::from_secs(1);
 /// Wait after a failed accept, as when the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -136,7 +143,7 @@ async fn serve<H: Handler>(
     shutdown: Arc<Shutdown>,
 ) {
     // Without it small responses wait for the client's acknowledgement; a socket that refuses it is gone.
-    if stream.set_nodelay(true).is_err() {
+    if stream.set_nodelay(true).is_err() || keep_alive(&stream, KEEP_ALIVE).is_err() {
         return;
     }
     let (mut read, write) = stream.into_split();
@@ -148,7 +155,7 @@ async fn serve<H: Handler>(
     let Ok(Ok(begin)) = begin else { return };
     let state = ConnectionState::new();
     let write = Arc::new(write);
-    let speaks_http2 = begin[..] == *HTTP2_BEGIN;
+    let speaks_http2 = begin[..] == *HTTP2_PREFACE;
     let io = ClientIo::new(read, Arc::clone(&write), Arc::clone(&state), begin);
     if speaks_http2 {
         serve_http2(io, peer, handler, &shutdown).await;
@@ -157,15 +164,15 @@ async fn serve<H: Handler>(
     }
 }
 
-/// Reads as much as tells whether the connection begins with the HTTP/2 preface (RFC 9113 3.4).
+/// Reads as much as tells whether the connection begins with the HTTP/2 preface.
 async fn read_begin(read: &mut OwnedReadHalf) -> io::Result<Bytes> {
-    let mut begin = BytesMut::with_capacity(HTTP2_BEGIN.len());
+    let mut begin = BytesMut::with_capacity(HTTP2_PREFACE.len());
     loop {
-        let mut missing = [0; HTTP2_BEGIN.len()];
+        let mut missing = [0; HTTP2_PREFACE.len()];
         let missing = &mut missing[begin.len()..];
         let n = read.read(missing).await?;
         begin.extend_from_slice(&missing[..n]);
-        if n == 0 || begin.len() == HTTP2_BEGIN.len() || !HTTP2_BEGIN.starts_with(&begin) {
+        if n == 0 || begin.len() == HTTP2_PREFACE.len() || !HTTP2_PREFACE.starts_with(&begin) {
             return Ok(begin.freeze());
         }
     }
@@ -193,6 +200,7 @@ async fn serve_http1<H: Handler>(
                 .header_read_timeout(None)
                 .title_case_headers(true)
                 .max_buf_size(HEAD_BYTES_MAX)
+                .max_header_size(HEAD_BYTES_MAX)
                 .max_headers(HEADERS_MAX)
                 .serve_connection(TokioIo::new(io), service)
                 .with_upgrades()
@@ -207,6 +215,7 @@ async fn serve_http1<H: Handler>(
             if !stopping && stop.as_mut().poll(cx).is_ready() {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
+                overdue = None;
             }
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(true);
@@ -217,7 +226,12 @@ async fn serve_http1<H: Handler>(
             }
             if state.is_reading_head() {
                 let overdue = overdue.get_or_insert_with(|| {
-                    Box::pin(tokio::time::sleep_until(Instant::now() + HEAD_TIMEOUT))
+                    let limit = if stopping {
+                        HEAD_TIMEOUT_STOPPING
+                    } else {
+                        HEAD_TIMEOUT
+                    };
+                    Box::pin(tokio::time::sleep(limit))
                 });
                 if overdue.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(false);
@@ -236,18 +250,26 @@ async fn serve_http1<H: Handler>(
 
 /// Reads and throws away what the client still sends, until it stops or the time is up.
 async fn linger(socket: &TcpStream) {
+    let until = Instant::now() + LINGER;
     let mut scratch = [0; 16 * 1024];
-    let discard = async {
-        while socket.readable().await.is_ok() {
-            match socket.try_read(&mut scratch) {
-                Ok(0) => return,
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
-                Ok(_) | Err(_) => {}
-            }
+    while let Ok(Ok(())) = tokio::time::timeout_at(until, socket.readable()).await {
+        match socket.try_read(&mut scratch) {
+            Ok(0) => return,
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+            Ok(_) | Err(_) => {}
         }
-    };
-    // Either way the connection is closed now.
-    let _in_time = tokio::time::timeout(LINGER, discard).await;
+        // A client that sends without pause is always readable.
+        if Instant::now() >= until {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Lets the kernel find out about a peer that has vanished without a word.
+pub(crate) fn keep_alive(stream: &TcpStream, after: Duration) -> io::Result<()> {
+    let probes = TcpKeepalive::new().with_time(after).with_interval(after);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
 async fn serve_http2<H: Handler>(io: ClientIo, peer: IpAddr, handler: Arc<H>, shutdown: &Shutdown) {
@@ -255,8 +277,9 @@ async fn serve_http2<H: Handler>(io: ClientIo, peer: IpAddr, handler: Arc<H>, sh
         handler,
         client: Client { peer, http1: None },
     };
+    let streams = TaskTracker::new();
     let mut connection = pin!(
-        http2::Builder::new(TokioExecutor::new())
+        http2::Builder::new(Streams(streams.clone()))
             .timer(TokioTimer::new())
             .max_concurrent_streams(HTTP2_STREAMS_MAX)
             .max_frame_size(HTTP2_WINDOW_BYTES)
@@ -269,10 +292,37 @@ async fn serve_http2<H: Handler>(io: ClientIo, peer: IpAddr, handler: Arc<H>, sh
         _ended = connection.as_mut() => false,
         () = shutdown.wait() => true,
     };
-    if stopped {
-        connection.as_mut().graceful_shutdown();
-        // However it ends, it has ended.
-        let _ended = connection.await;
+    if !stopped {
+        return;
+    }
+    connection.as_mut().graceful_shutdown();
+    streams.close();
+    // Once no stream is left, the client need only answer a ping; who does not is not waited for.
+    let idle = async {
+        loop {
+            streams.wait().await;
+            tokio::time::sleep(PING_TIMEOUT_STOPPING).await;
+            if streams.is_empty() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        _ended = connection => {}
+        () = idle => {}
+    }
+}
+
+/// Runs the streams of one HTTP/2 connection, and knows those that are open.
+#[derive(Debug, Clone)]
+struct Streams(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.spawn(stream);
     }
 }
 

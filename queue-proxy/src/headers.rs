@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use bytes::BytesMut;
 use http::header::{
-    self, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, TE, TRAILER,
+    self, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, StatusCode, Uri};
@@ -68,8 +68,9 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
             .collect();
         for name in named {
-            // `Connection: TE, Trailer` names what is judged below.
-            if name != TE && name != TRAILER {
+            // `Connection: TE, Trailer` names what is judged below; `Host` and `Content-Length` are the
+            // message's own, whatever a client says.
+            if ![TE, TRAILER, HOST, CONTENT_LENGTH].contains(&name) {
                 headers.remove(name);
             }
         }
@@ -100,9 +101,39 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
 pub(crate) fn take_knative(headers: &mut HeaderMap) -> Option<HeaderValue> {
     headers.remove(SERVING_REVISION);
     headers.remove(SERVING_NAMESPACE);
-    headers
-        .remove(ORIGINAL_HOST)
-        .filter(|host| !host.is_empty())
+    headers.remove(ORIGINAL_HOST).filter(is_host)
+}
+
+/// Whether a value may stand as `Host`: RFC 3986 3.2.2 and what Go lets pass.
+pub(crate) fn is_host(value: &HeaderValue) -> bool {
+    let legal = |b: &u8| b.is_ascii_alphanumeric() || b"!$%&()*+,-.:;='[]_~".contains(b);
+    !value.is_empty() && value.as_bytes().iter().all(legal)
+}
+
+/// Whether a message has a transfer coding besides one `chunked`.
+pub(crate) fn has_strange_coding(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => false,
+        (Some(only), None) => !only
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => true,
+    }
+}
+
+/// A path that goes on as it is: nothing in it is illegal in a URL.
+fn is_legal_path(path: &str) -> bool {
+    !path.is_empty()
+        && path
+            .bytes()
+            .all(|b| b.is_ascii() && !PATH_ILLEGAL_TABLE[usize::from(b)])
+}
+
+/// A target that goes on as it is.
+pub(crate) fn is_origin_form(uri: &Uri) -> bool {
+    uri.authority().is_none() && is_legal_path(uri.path())
 }
 
 /// Adds `Forwarded` (RFC 7239) if it is absent and there is something to tell, from the `X-Forwarded-*`
@@ -196,10 +227,7 @@ pub(crate) fn origin_form(uri: &Uri) -> String {
         "" => "/",
         path => path,
     };
-    let mut target = if path
-        .bytes()
-        .all(|b| b.is_ascii() && !PATH_ILLEGAL_TABLE[usize::from(b)])
-    {
+    let mut target = if is_legal_path(path) {
         path.to_owned()
     } else {
         percent_encode(path.as_bytes(), PATH_ILLEGAL).to_string()

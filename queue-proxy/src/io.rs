@@ -27,7 +27,7 @@ const TERMINATOR: &[u8] = b"0\r\n\r\n";
 /// What the parts of one HTTP/1 connection know of each other.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionState {
-    /// A request is being served: from its head to the last byte of its response.
+    /// A request is being served: from its head until its response has been handed to hyper whole.
     serving: AtomicBool,
     /// Bytes of the next request head have come, or the connection is new.
     reading_head: AtomicBool,
@@ -69,6 +69,7 @@ impl ConnectionState {
     pub(crate) fn begin(self: &Arc<Self>) -> Serving {
         self.serving.store(true, Ordering::Relaxed);
         self.reading_head.store(false, Ordering::Relaxed);
+        self.body_unread.store(false, Ordering::Relaxed);
         Serving(Arc::clone(self))
     }
 
@@ -173,21 +174,6 @@ impl ClientIo {
         (*self.write).as_ref()
     }
 
-    fn poll_io(
-        &self,
-        cx: &mut Context<'_>,
-        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            match write(self.stream()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready!(self.stream().poll_write_ready(cx))?;
-                }
-                done => return Poll::Ready(done),
-            }
-        }
-    }
-
     /// Writes the trailers in place of the terminator that `next` begins with. `None`: nothing to replace.
     fn poll_trailers(&self, cx: &mut Context<'_>, next: &[u8]) -> Poll<Option<io::Result<usize>>> {
         let mut trailers = self.state.lock();
@@ -203,7 +189,7 @@ impl ClientIo {
             return Poll::Ready(None);
         };
         while !encoded.is_empty() {
-            match ready!(self.poll_io(cx, |stream| stream.try_write(encoded))) {
+            match ready!(poll_write_with(self.stream(), cx, |stream| stream.try_write(encoded))) {
                 Ok(n) => encoded.advance(n),
                 Err(error) => return Poll::Ready(Some(Err(error))),
             }
@@ -243,7 +229,7 @@ impl AsyncWrite for ClientIo {
         if let Some(done) = ready!(self.poll_trailers(cx, buf)) {
             return Poll::Ready(done);
         }
-        self.poll_io(cx, |stream| stream.try_write(buf))
+        poll_write_with(self.stream(), cx, |stream| stream.try_write(buf))
     }
 
     fn poll_write_vectored(
@@ -258,7 +244,7 @@ impl AsyncWrite for ClientIo {
         if let Some(done) = ready!(self.poll_trailers(cx, first)) {
             return Poll::Ready(done);
         }
-        self.poll_io(cx, |stream| stream.try_write_vectored(bufs))
+        poll_write_with(self.stream(), cx, |stream| stream.try_write_vectored(bufs))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -272,9 +258,30 @@ impl AsyncWrite for ClientIo {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match SockRef::from(self.stream()).shutdown(std::net::Shutdown::Write) {
-            Err(error) if error.kind() != io::ErrorKind::NotConnected => Poll::Ready(Err(error)),
-            _ => Poll::Ready(Ok(())),
+        Poll::Ready(shut_down_write(self.stream()))
+    }
+}
+
+/// Writes through a shared reference, waiting until the socket takes something.
+pub(crate) fn poll_write_with(
+    stream: &TcpStream,
+    cx: &mut Context<'_>,
+    mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        match write(stream) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                ready!(stream.poll_write_ready(cx))?;
+            }
+            done => return Poll::Ready(done),
         }
+    }
+}
+
+/// Ends the writing direction; a socket that is closed already has no more to end.
+pub(crate) fn shut_down_write(stream: &TcpStream) -> io::Result<()> {
+    match SockRef::from(stream).shutdown(std::net::Shutdown::Write) {
+        Err(error) if error.kind() != io::ErrorKind::NotConnected => Err(error),
+        _ => Ok(()),
     }
 }

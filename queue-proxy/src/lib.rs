@@ -1,7 +1,7 @@
 //! Weir's queue-proxy: Knative's sidecar, contract for contract, with deadline-ordered queues.
 //!
-//! The process is [`main`]: environment, listeners, service, drain. A request's way is [`service`]; each
-//! part of it is a module of its own. Decisions are `policy`'s; this crate holds the sockets around them.
+//! The process is [`main`]: environment, listeners, service, drain. A request's way is `service`; each part of
+//! it is a module of its own. Decisions are `policy`'s; this crate holds the sockets around them.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -231,11 +231,10 @@ impl Prober {
                     *running = Some(result.clone());
                     let prober = Arc::clone(self);
                     tokio::spawn(async move {
+                        // However the check ends, the next probe begins a new one.
+                        let running = Running(Arc::clone(&prober));
                         let ready = prober.check_all().await;
-                        *prober
-                            .running
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner) = None;
+                        drop(running);
                         tell.send_replace(Some(ready));
                     });
                     result
@@ -267,6 +266,19 @@ impl Prober {
             }
         }
         true
+    }
+}
+
+/// A check is running as long as this lives.
+struct Running(Arc<Prober>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        *self
+            .0
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -387,6 +399,10 @@ async fn get(
 }
 
 fn same_host(location: &str, port: u16) -> Option<String> {
+    if !location.contains("//") && !location.starts_with('/') {
+        // Relative to where it was asked; health checks live at the root.
+        return Some(format!("/{location}"));
+    }
     let uri: Uri = location.parse().ok()?;
     let here = format!("127.0.0.1:{port}");
     if uri

@@ -73,6 +73,19 @@ pub(crate) fn bad_request(why: &str) -> Response<ProxyBody> {
     response
 }
 
+/// A transfer coding other than `chunked`, as Go's server answers it.
+#[must_use]
+pub(crate) fn unsupported_coding() -> Response<ProxyBody> {
+    let mut response = text(
+        StatusCode::NOT_IMPLEMENTED,
+        "501 Not Implemented: unsupported transfer encoding",
+    );
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 /// `Expect` asks for something else than `100-continue`.
 #[must_use]
 pub(crate) fn expectation_failed() -> Response<ProxyBody> {
@@ -150,9 +163,12 @@ fn with_grpc_status(
     status: u16,
 ) -> Response<ProxyBody> {
     if grpc {
-        response
-            .headers_mut()
-            .insert(GRPC_STATUS, HeaderValue::from(status));
+        // A head alone: gRPC clients take data behind a status in the head for a broken stream.
+        *response.body_mut() = ProxyBody::empty();
+        let headers = response.headers_mut();
+        headers.remove(CONTENT_TYPE);
+        headers.remove(NOSNIFF);
+        headers.insert(GRPC_STATUS, HeaderValue::from(status));
     }
     response
 }

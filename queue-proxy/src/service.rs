@@ -174,6 +174,10 @@ impl Proxy {
         informed: Option<Arc<AtomicBool>>,
     ) -> Response<ProxyBody> {
         let asked = Asked::of(client, &mut request);
+        if asked.upgrade.is_some() && !request.body().is_end_stream() {
+            discard(request.into_body(), client);
+            return respond::bad_request("an upgrade has no body");
+        }
         let (mut parts, incoming) = request.into_parts();
         let mut body = ClientBody::new(incoming, client.http1.clone());
 
@@ -210,6 +214,7 @@ impl Proxy {
                 self.relay(client, asked, response, source, in_flight, timeouts, begun)
                     .await
             }
+            Err(UpstreamError::ClientBody) => respond::bad_request("the body cannot be read"),
             Err(error) => {
                 tracing::debug!(%error, "no answer from the user container");
                 respond::bad_gateway(&error, asked.grpc)
@@ -308,6 +313,13 @@ impl Proxy {
         answer.extensions = http::Extensions::new();
         answer.version = Version::HTTP_11;
         let switched = headers::upgrade_protocol(&answer.headers);
+        if answer.headers.contains_key(TRANSFER_ENCODING) {
+            if headers::has_strange_coding(&answer.headers) {
+                return respond::bad_gateway(&UpstreamError::StrangeCoding, asked.grpc);
+            }
+            // RFC 9112 6.3: the length is of no account then.
+            answer.headers.remove(CONTENT_LENGTH);
+        }
         headers::remove_hop_by_hop(&mut answer.headers);
         if let Some(reason) = headers::reason_phrase(answer.status) {
             answer.extensions.insert(reason);
@@ -430,20 +442,28 @@ impl Proxy {
                 .rewrite(&mut parts.headers, told, arrival, self.clock.now());
         }
         if parts.version == Version::HTTP_2 {
-            let host = original_host.or_else(|| parts.headers.remove(HOST));
-            parts.headers.remove(HOST);
+            let host = parts
+                .headers
+                .remove(HOST)
+                .filter(|_| parts.uri.authority().is_none());
+            let host = original_host.or(host);
             parts.uri = absolute(&parts.uri, host.as_ref());
             return;
         }
         parts.version = Version::HTTP_11;
         let host = original_host.or_else(|| {
             let authority = parts.uri.authority()?;
-            HeaderValue::from_str(authority.as_str()).ok()
+            let host = authority.as_str().rsplit('@').next()?;
+            HeaderValue::from_str(host).ok()
         });
         if let Some(host) = host {
             parts.headers.insert(HOST, host);
+        } else if !parts.headers.contains_key(HOST) {
+            // HTTP/1.0 may come without; HTTP/1.1 may not.
+            parts.headers.insert(HOST, self.upstream.host().clone());
         }
         if parts.method != Method::CONNECT
+            && !headers::is_origin_form(&parts.uri)
             && let Ok(target) = Uri::try_from(headers::origin_form(&parts.uri))
         {
             parts.uri = target;
@@ -534,14 +554,21 @@ fn refuse_malformed(request: &mut Request<Incoming>) -> Option<Response<ProxyBod
     if first.is_none() && request.version() == Version::HTTP_11 {
         return Some(respond::bad_request("missing required Host header"));
     }
-    if first.is_some_and(|host| !host.as_bytes().iter().all(|&b| is_host_byte(b))) {
+    if first.is_some_and(|host| !host.is_empty() && !headers::is_host(host)) {
         return Some(respond::bad_request("malformed Host header"));
+    }
+    if headers::has_strange_coding(request.headers()) {
+        return Some(respond::unsupported_coding());
     }
     if request.method() == Method::CONNECT {
         return Some(respond::error(
             StatusCode::METHOD_NOT_ALLOWED,
             "CONNECT is not supported",
         ));
+    }
+    let has_host_only = request.uri().scheme().is_none() && request.uri().authority().is_some();
+    if has_host_only {
+        return Some(respond::bad_request(""));
     }
     if request.method() == Method::OPTIONS && request.uri().path() == "*" {
         let mut answer = respond::empty(StatusCode::OK);
@@ -561,32 +588,6 @@ fn refuse_malformed(request: &mut Request<Incoming>) -> Option<Response<ProxyBod
         }
     }
     None
-}
-
-/// RFC 3986 3.2.2 and what Go lets pass.
-const fn is_host_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'!' | b'$'
-                | b'%'
-                | b'&'
-                | b'('
-                | b')'
-                | b'*'
-                | b'+'
-                | b','
-                | b'-'
-                | b'.'
-                | b':'
-                | b';'
-                | b'='
-                | b'['
-                | b'\''
-                | b']'
-                | b'_'
-                | b'~'
-        )
 }
 
 /// An HTTP/2 request names its scheme and authority in its target.

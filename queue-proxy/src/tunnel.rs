@@ -1,4 +1,4 @@
-//! What follows a 101: bytes both ways until one side ends, or a limit strikes.
+//! What follows a 101: bytes both ways until both sides have ended or one breaks off, or a limit strikes.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -9,11 +9,11 @@ use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::relay::InFlight;
 use crate::timeouts::Timeouts;
+use crate::upstream::AppIo;
 
 /// A tunnel about to open.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Tunnel {
     /// The client's side.
     pub client: OnUpgrade,
     /// The user container's side.
-    pub app: TcpStream,
+    pub app: AppIo,
     /// What the user container sent with its 101.
     pub early: Bytes,
     /// What the request holds: it is kept to the end.
@@ -87,7 +87,7 @@ impl Activity {
 struct Watched {
     /// Came with the 101 and is read first.
     early: Bytes,
-    inner: TcpStream,
+    inner: AppIo,
     activity: Arc<Activity>,
 }
 

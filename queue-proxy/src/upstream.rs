@@ -7,6 +7,7 @@
 
 use std::future::{Future as _, poll_fn};
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +16,20 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, Version};
+use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::client_body::ClientBody;
-use crate::connection::{HEAD_BYTES_MAX, HEADERS_MAX};
+use crate::connection::{HEAD_BYTES_MAX, HEADERS_MAX, keep_alive};
+use crate::io::{poll_write_with, shut_down_write};
 
 /// An idle connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(90);
@@ -35,6 +40,10 @@ const DIAL_GROWTH_PERCENT: u32 = 140;
 /// … and there are at most this many. Only time-outs are tried again.
 const DIAL_ATTEMPTS: u32 = 15;
 const DIAL_PAUSE: Duration = Duration::from_millis(40);
+/// The largest response head, and what is buffered of a body that nobody takes.
+const BUFFER_BYTES_MAX: usize = 256 * 1024;
+/// The kernel asks whether the user container is still there after this time without a byte.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Receive window of a stream from the user container …
 const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
 /// … and of a connection: streams whose clients do not read hold up no other.
@@ -54,6 +63,12 @@ pub(crate) enum UpstreamError {
     /// It closed the connection before it answered.
     #[error("the user container closed the connection without an answer")]
     Closed,
+    /// The client's own body broke off or is malformed.
+    #[error("the request's body cannot be read")]
+    ClientBody,
+    /// Its answer has a transfer coding that is not known.
+    #[error("the user container's answer has an unsupported transfer encoding")]
+    StrangeCoding,
     /// What it said is not HTTP.
     #[error("the user container's answer cannot be read: {0}")]
     Unreadable(hyper::Error),
@@ -72,6 +87,9 @@ impl UpstreamError {
         if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
             return Self::Closed;
         }
+        if error.is_user() {
+            return Self::ClientBody;
+        }
         Self::Unreadable(error)
     }
 }
@@ -80,6 +98,8 @@ impl UpstreamError {
 #[derive(Debug)]
 pub(crate) struct Upstream {
     address: SocketAddr,
+    /// The address as a `Host`.
+    host: HeaderValue,
     idle_max: usize,
     idle: Mutex<Pool>,
     http2: Mutex<Vec<Http2>>,
@@ -94,16 +114,72 @@ type Pool = Vec<Box<Connection>>;
 #[derive(Debug)]
 pub(crate) struct Connection {
     sender: http1::SendRequest<ClientBody>,
-    driver: http1::Connection<TokioIo<TcpStream>, ClientBody>,
+    driver: http1::Connection<TokioIo<AppIo>, ClientBody>,
+    /// The socket, to look at it without reading.
+    socket: Arc<OwnedWriteHalf>,
     idle_since: Instant,
 }
 
 #[derive(Debug)]
 struct Http2 {
     sender: http2::SendRequest<ClientBody>,
+    idle_since: Instant,
     streams: Arc<AtomicUsize>,
     /// How many streams the user container allows at once.
     streams_max: Arc<AtomicUsize>,
+}
+
+/// The socket of an HTTP/1 connection, in halves of which one is shared.
+#[derive(Debug)]
+pub(crate) struct AppIo {
+    read: OwnedReadHalf,
+    write: Arc<OwnedWriteHalf>,
+}
+
+impl AppIo {
+    fn stream(&self) -> &TcpStream {
+        (*self.write).as_ref()
+    }
+}
+
+impl AsyncRead for AppIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.read).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for AppIo {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        poll_write_with(self.stream(), cx, |stream| stream.try_write(buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        poll_write_with(self.stream(), cx, |stream| stream.try_write_vectored(bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(shut_down_write(self.stream()))
+    }
 }
 
 /// A stream of an HTTP/2 connection, counted as long as this lives.
@@ -116,11 +192,17 @@ impl Upstream {
     pub(crate) fn new(port: u16, idle_max: usize) -> Arc<Self> {
         Arc::new(Self {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            host: HeaderValue::try_from(format!("127.0.0.1:{port}")).expect("digits and dots"),
             idle_max,
             idle: Mutex::new(Vec::new()),
             http2: Mutex::new(Vec::new()),
             http2_dialing: Semaphore::new(1),
         })
+    }
+
+    /// The user container's address as a `Host`.
+    pub(crate) const fn host(&self) -> &HeaderValue {
+        &self.host
     }
 
     /// Sends a request over HTTP/1 and returns the response head with the connection that carries it.
@@ -169,8 +251,13 @@ impl Upstream {
             now.saturating_duration_since(connection.idle_since) < IDLE_MAX
                 && connection.drive(&mut cx).is_pending()
         });
-        self.http2()
-            .retain(|connection| !connection.sender.is_closed());
+        self.http2().retain_mut(|connection| {
+            if connection.streams.load(Ordering::Relaxed) > 0 {
+                connection.idle_since = now;
+            }
+            !connection.sender.is_closed()
+                && now.saturating_duration_since(connection.idle_since) < IDLE_MAX
+        });
     }
 
     /// Sends a request over HTTP/2, on a connection that it shares.
@@ -217,6 +304,7 @@ impl Upstream {
         let streams_max = Arc::new(AtomicUsize::new(driver.current_max_send_streams()));
         let connection = Http2 {
             sender: sender.clone(),
+            idle_since: Instant::now(),
             streams: Arc::new(AtomicUsize::new(1)),
             streams_max: Arc::clone(&streams_max),
         };
@@ -258,8 +346,11 @@ impl Upstream {
                 let Some(mut connection) = self.idle().pop() else {
                     return Poll::Ready(None);
                 };
-                // Reads: a connection that was closed while idle says so here, before anything is sent.
-                if connection.drive(cx).is_pending() && connection.is_ready(cx) {
+                // A connection that was closed while idle, or that says what nobody asked, is of no use.
+                if connection.is_silent()
+                    && connection.drive(cx).is_pending()
+                    && connection.is_ready(cx)
+                {
                     return Poll::Ready(Some(connection));
                 }
             }
@@ -268,18 +359,24 @@ impl Upstream {
     }
 
     async fn connect(&self) -> Result<Box<Connection>, UpstreamError> {
-        let socket = self.dial().await?;
+        let (read, write) = self.dial().await?.into_split();
+        let socket = Arc::new(write);
+        let io = AppIo {
+            read,
+            write: Arc::clone(&socket),
+        };
         let (sender, driver) = http1::Builder::new()
             .title_case_headers(true)
-            .max_buf_size(HEAD_BYTES_MAX)
+            .max_buf_size(BUFFER_BYTES_MAX)
             .max_headers(HEADERS_MAX)
             .allow_obsolete_multiline_headers_in_responses(true)
-            .handshake(TokioIo::new(socket))
+            .handshake(TokioIo::new(io))
             .await
             .map_err(UpstreamError::from_hyper)?;
         Ok(Box::new(Connection {
             sender,
             driver,
+            socket,
             idle_since: Instant::now(),
         }))
     }
@@ -289,10 +386,12 @@ impl Upstream {
         let mut attempt = 1;
         let error = loop {
             match tokio::time::timeout(limit, TcpStream::connect(self.address)).await {
-                Ok(Ok(socket)) => match socket.set_nodelay(true) {
-                    Ok(()) => return Ok(socket),
-                    Err(error) => break error,
-                },
+                Ok(Ok(socket)) => {
+                    match keep_alive(&socket, KEEP_ALIVE).and_then(|()| socket.set_nodelay(true)) {
+                        Ok(()) => return Ok(socket),
+                        Err(error) => break error,
+                    }
+                }
                 Ok(Err(error)) => break error,
                 Err(_) if attempt == DIAL_ATTEMPTS => break io::ErrorKind::TimedOut.into(),
                 Err(_) => {}
@@ -322,8 +421,17 @@ impl Connection {
         self.driver.poll_without_shutdown(cx).map(|_ended| ())
     }
 
+    /// Nothing is to be read: neither data nor the end of input. Asks the kernel, since the runtime hears of
+    /// an end only at its next turn.
+    fn is_silent(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        let socket: &TcpStream = (*self.socket).as_ref();
+        let peeked = SockRef::from(socket).peek(&mut byte);
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// After a 101: the socket, and what the user container has sent on it already.
-    pub(crate) async fn into_tunnel(mut self) -> (TcpStream, Bytes) {
+    pub(crate) async fn into_tunnel(mut self) -> (AppIo, Bytes) {
         poll_fn(|cx| self.drive(cx)).await;
         let parts = self.driver.into_parts();
         (parts.io.into_inner(), parts.read_buf)

@@ -246,6 +246,22 @@ impl Connection {
         self.writer.write_all(bytes.as_ref()).await
     }
 
+    /// Writes the same bytes again and again until nobody has taken them for half a second; how often.
+    pub async fn unless_stalled(&mut self, bytes: impl AsRef<[u8]>) -> usize {
+        let mut written = 0;
+        while let Ok(Ok(())) =
+            tokio::time::timeout(Duration::from_millis(500), self.try_write(bytes.as_ref())).await
+        {
+            written += 1;
+        }
+        written
+    }
+
+    /// Counts a request whose head was noted before its body had come once more, whole.
+    pub fn note(&self, request: &Message) {
+        self.seen.note(request);
+    }
+
     /// Reads what comes; empty when the other side has closed.
     pub async fn read(&mut self) -> Vec<u8> {
         let mut bytes = vec![0; 64 * 1024];

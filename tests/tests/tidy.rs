@@ -129,6 +129,28 @@ fn every_item_of_the_contract_that_is_claimed_has_a_test() {
 }
 
 #[test]
+fn the_contract_page_lists_what_is_tested() {
+    let page = read("docs/queue-proxy-contract.md");
+    for test in contract_tests() {
+        let (module, name) = test.split_once("::").unwrap();
+        let Some((number, _)) = name
+            .strip_prefix("item_")
+            .and_then(|rest| rest.split_once('_'))
+        else {
+            continue;
+        };
+        let number: u32 = number.parse().unwrap();
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| {number} |")));
+        assert!(
+            row.is_some_and(|row| row.contains(&format!("`{module}`"))),
+            "{test} is not on the page"
+        );
+    }
+}
+
+#[test]
 fn every_difference_in_the_table_has_its_test() {
     let tests = contract_tests();
     let table = read("docs/queue-proxy-differences.md");

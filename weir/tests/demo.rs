@@ -186,7 +186,7 @@ fn children_of(demo: &mut Child) -> Vec<u32> {
         }
         assert!(demo.try_wait().unwrap().is_none(), "the demo has ended");
         assert!(begin.elapsed() < Duration::from_secs(10), "no children");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
     }
 }
 
@@ -201,6 +201,6 @@ fn gone(pids: &[u32]) {
             begin.elapsed() < Duration::from_secs(10),
             "a child lives on"
         );
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
     }
 }

@@ -215,3 +215,22 @@ async fn an_unreadable_head_is_answered_without_a_body() {
         (400, Some("0"))
     );
 }
+
+#[tokio::test]
+async fn a_connection_whose_request_was_answered_unread_is_closed() {
+    let app = App::raw(|mut connection| async move {
+        if connection.request_head().await.is_some() {
+            connection
+                .write("HTTP/1.1 413 Big\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
+                .await;
+        }
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = proxy.connect().await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\nsome")
+        .await;
+    assert_eq!(client.response().await.status(), 413);
+    assert!(client.rest().await.is_empty());
+}

@@ -246,3 +246,32 @@ async fn item_116_a_second_signal_exits_at_once_with_1() {
     proxy.terminate();
     assert_eq!(proxy.exit_code(Duration::from_secs(5)).await, Some(1));
 }
+
+#[tokio::test]
+async fn item_108_clients_that_say_nothing_more_do_not_delay_it() {
+    let app = App::saying("hello").await;
+    let mut proxy = proxy(app.port).start().await;
+    // A connection without a byte, one in the midst of HTTP/2's preface, one without streams that answers
+    // no ping.
+    let _silent = proxy.connect().await;
+    let mut partial = proxy.connect().await;
+    partial.send("PRI * HT").await;
+    let mut idle = proxy.connect().await;
+    idle.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await;
+    let begin = Instant::now();
+    proxy.terminate();
+    exits_after(&mut proxy, begin, QUIET).await;
+}
+
+#[tokio::test]
+async fn item_108_an_incomplete_head_delays_it_by_five_seconds_at_most() {
+    let app = App::saying("hello").await;
+    let mut proxy = proxy(app.port).start().await;
+    let begin = Instant::now();
+    proxy.terminate();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let mut partial = proxy.connect().await;
+    partial.send("GET / HT").await;
+    exits_after(&mut proxy, begin, QUIET + Duration::from_secs(5)).await;
+}

@@ -79,14 +79,29 @@ async fn item_077_the_app_never_holds_two_live_requests_at_concurrency_one() {
 #[tokio::test]
 async fn item_078_eleven_times_the_concurrency_is_held_and_the_next_refused() {
     for concurrency in [1, 2] {
-        let app = App::silent().await;
+        let app = App::delaying().await;
         let proxy = proxy(app.port).concurrency(concurrency).start().await;
         let running = concurrency as usize;
-        let _held = fill(&proxy, &app, running, 11 * running).await;
+        let mut held = Vec::new();
+        for at in 0..running {
+            held.push(send(&proxy, "/1000").await);
+            eventually("a request is at the app", || app.seen.count() == at + 1).await;
+        }
+        for _ in 0..10 * running {
+            held.push(send(&proxy, "/0").await);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
         let begin = Instant::now();
         assert_eq!(proxy.connect().await.get("/next").await.status(), 503);
         assert!(begin.elapsed() < Duration::from_millis(50) + SLACK);
         assert_eq!(app.seen.count(), running);
+        for client in &mut held {
+            assert_eq!(
+                client.response().await.status(),
+                200,
+                "whoever is held is served"
+            );
+        }
     }
 }
 
@@ -271,4 +286,42 @@ async fn item_085_a_kubelet_header_from_anybody_does_not_pass_the_gate() {
         .await;
     assert_eq!(response.status(), 503);
     assert_eq!(app.seen.live_max(), 1);
+}
+
+#[tokio::test]
+async fn a_body_of_one_byte_chunks_that_waits_takes_no_more_memory_than_its_bytes() {
+    let app = App::silent().await;
+    let proxy = proxy(app.port).concurrency(1).start().await;
+    let mut clients = fill(&proxy, &app, 1, 1).await;
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.pid())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .unwrap()
+            .to_owned();
+        line.split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let before = resident();
+    for _ in 0..4 {
+        let mut client = proxy.connect().await;
+        client
+            .send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n")
+            .await;
+        let chunks = "1\r\nx\r\n".repeat(100_000);
+        // Ten times 100,000 bytes of body: as much as a waiting request reads ahead.
+        for _ in 0..10 {
+            let sent = tokio::time::timeout(Duration::from_secs(5), client.try_send(&chunks)).await;
+            if sent.is_err() {
+                break;
+            }
+        }
+        clients.push(client);
+    }
+    let grown = (resident() - before) / 1024;
+    assert!(grown < 32, "{grown} MiB for 4 MiB of bodies");
 }

@@ -332,6 +332,10 @@ async fn item_055_errors_of_the_proxy_carry_a_grpc_status() {
             .body(full(message("x")))
             .unwrap();
         let response = client.send(request).await.unwrap();
+        assert!(
+            hyper::body::Body::is_end_stream(response.body()),
+            "a head alone"
+        );
         assert_eq!(
             (
                 response.status().as_u16(),
@@ -340,6 +344,27 @@ async fn item_055_errors_of_the_proxy_carry_a_grpc_status() {
             (status, &HeaderValue::from_static(grpc))
         );
     }
+}
+
+#[tokio::test]
+async fn section_2_10_the_authority_governs_over_a_host_header() {
+    let app = App2::serving(|request| async move {
+        let host = request.headers().get("host").cloned();
+        Response::new(full(format!(
+            "{} {host:?}",
+            request.uri().authority().unwrap()
+        )))
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = Client2::connect(proxy.address()).await;
+    let request = client
+        .builder("GET", "/")
+        .header("host", "other")
+        .body(empty())
+        .unwrap();
+    let (_, body, _) = whole(client.send(request).await.unwrap()).await.unwrap();
+    assert_eq!(body, format!("{} None", proxy.address()));
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! The contract of Knative's queue-proxy, item by item: a test's name begins with the number of the item
-//! of `docs/queue-proxy-contract.md` that it checks. `differences` holds the deliberate ones.
+//! that it checks; `docs/queue-proxy-contract.md` lists them all. `differences` holds the deliberate ones.
 //!
 //! Every test has a proxy of its own on an address of its own, so the slow ones run side by side.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

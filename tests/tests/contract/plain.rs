@@ -859,3 +859,98 @@ async fn section_2_2_bare_line_feeds_and_eight_bit_values_are_tolerated() {
         "hello"
     );
 }
+
+#[tokio::test]
+async fn item_015_no_client_can_take_the_host_away() {
+    let app = App::saying("").await;
+    let proxy = proxy(app.port).start().await;
+    proxy
+        .connect()
+        .await
+        .get_with("/", "Connection: close, Host\r\n")
+        .await;
+    assert_eq!(app.seen.last().header("host"), Some("test"));
+    proxy
+        .connect()
+        .await
+        .request("GET / HTTP/1.0\r\n\r\n")
+        .await;
+    assert_eq!(
+        app.seen.last().header("host"),
+        Some(format!("127.0.0.1:{}", app.port).as_str())
+    );
+    proxy
+        .connect()
+        .await
+        .request("GET http://u:p@h/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await;
+    assert_eq!(app.seen.last().header("host"), Some("h"));
+    proxy
+        .connect()
+        .await
+        .get_with("/", "K-Original-Host: a b/..@\r\n")
+        .await;
+    assert_eq!(app.seen.last().header("host"), Some("test"));
+    let count = app.seen.count();
+    let response = proxy
+        .connect()
+        .await
+        .request("GET foo HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await;
+    assert_eq!((response.status(), app.seen.count()), (400, count));
+}
+
+#[tokio::test]
+async fn item_013_a_length_stays_one_whatever_connection_names() {
+    let app = App::saying("").await;
+    let proxy = proxy(app.port).start().await;
+    proxy
+        .connect()
+        .await
+        .request("POST / HTTP/1.1\r\nHost: t\r\nConnection: Content-Length\r\nContent-Length: 4\r\n\r\nbody")
+        .await;
+    let seen = app.seen.last();
+    assert_eq!(
+        (seen.header("content-length"), seen.text().as_str()),
+        (Some("4"), "body")
+    );
+}
+
+#[tokio::test]
+async fn item_014_an_answer_with_a_length_and_chunks_is_chunked() {
+    let app = App::serving(|request| async move {
+        let length = &request.target()[1..];
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+            .into_bytes()
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = proxy.connect().await;
+    for length in [0, 3, 9] {
+        let response = client.get(&format!("/{length}")).await;
+        assert_eq!(
+            (response.text().as_str(), response.header("content-length")),
+            ("hello", None)
+        );
+    }
+}
+
+#[tokio::test]
+async fn section_2_2_strange_transfer_codings_are_refused() {
+    let app = App::serving(|_| async {
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_vec()
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    for coding in ["gzip, chunked", "chunked, chunked", "identity, chunked"] {
+        let request =
+            format!("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n");
+        assert_eq!(
+            proxy.connect().await.request(request).await.status(),
+            501,
+            "{coding}"
+        );
+    }
+    assert_eq!(app.seen.count(), 0);
+    assert_eq!(proxy.connect().await.get("/").await.status(), 502);
+}

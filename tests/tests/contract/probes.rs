@@ -186,7 +186,7 @@ async fn item_094_without_a_period_the_app_is_polled_until_it_is_ready() {
     });
     tokio::time::sleep(Duration::from_millis(1_000)).await;
     let polls = app.seen.count();
-    assert!((10..=21).contains(&polls), "{polls} polls in a second");
+    assert!((5..=30).contains(&polls), "{polls} polls in about a second");
     ready.store(true, Ordering::SeqCst);
     let begin = Instant::now();
     assert_eq!(waiting.await.unwrap().text(), "queue");

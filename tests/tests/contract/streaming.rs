@@ -67,14 +67,19 @@ async fn item_042_the_head_of_an_unbounded_response_comes_before_its_body() {
 
 #[tokio::test]
 async fn item_043_a_slow_body_with_a_length_is_delivered_as_produced() {
-    let app = App::raw(|mut connection| async move {
-        if connection.request().await.is_some() {
-            connection
-                .write("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nfour")
-                .await;
-            // The second half follows when the client has shown that it has the first.
-            connection.request().await.unwrap();
-            connection.write("more").await;
+    let (go_on, told) = tokio::sync::watch::channel(false);
+    let app = App::raw(move |mut connection| {
+        let mut told = told.clone();
+        async move {
+            if connection.request().await.is_some() {
+                connection
+                    .write("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nfour")
+                    .await;
+                // The second half follows when the client has shown that it has the first.
+                told.wait_for(|go_on| *go_on).await.unwrap();
+                connection.write("more").await;
+                connection.closed().await;
+            }
         }
     })
     .await;
@@ -86,6 +91,8 @@ async fn item_043_a_slow_body_with_a_length_is_delivered_as_produced() {
         Some("text/plain; charset=utf-8")
     );
     assert_eq!(client.bytes(4).await, b"four");
+    go_on.send(true).unwrap();
+    assert_eq!(client.bytes(4).await, b"more");
 }
 
 #[tokio::test]
@@ -174,4 +181,36 @@ async fn section_2_10_a_close_delimited_answer_is_framed_anew() {
     client.body(&mut response, Kind::Response).await.unwrap();
     assert_eq!(response.header("transfer-encoding"), Some("chunked"));
     assert_eq!(response.text(), "until the end");
+}
+
+#[tokio::test]
+async fn an_upload_goes_on_while_the_client_does_not_read() {
+    let app = App::raw(|mut connection| async move {
+        let Some(mut request) = connection.request_head().await else {
+            return;
+        };
+        connection
+            .write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            .await;
+        // Far more than the sockets between app and client take, then the upload.
+        let written = connection.unless_stalled(chunk(&"d".repeat(60_000))).await;
+        assert!(written > 10);
+        connection.body(&mut request).await.unwrap();
+        connection.note(&request);
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = proxy.connect().await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 20000000\r\n\r\n")
+        .await;
+    let body = vec![b'u'; 20_000_000];
+    client.send(body).await;
+    tests::eventually("the upload has arrived", || {
+        app.seen
+            .requests()
+            .iter()
+            .any(|r| r.body.len() == 20_000_000)
+    })
+    .await;
 }

@@ -292,3 +292,87 @@ async fn section_2_6_what_the_app_writes_after_expiry_reaches_nobody() {
         (504, "request timeout")
     );
 }
+
+#[tokio::test]
+async fn item_072_so_it_does_when_the_client_does_not_read() {
+    let app = App::raw(|mut connection| async move {
+        if connection.request().await.is_none() {
+            return;
+        }
+        connection
+            .write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            .await;
+        let endless = async {
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let data = chunk(&"d".repeat(60_000));
+        while connection.try_write(&data).await.is_ok() {}
+        let _gone = connection.unless_gone::<()>(endless).await;
+    })
+    .await;
+    for name in [REQUEST, IDLE] {
+        let proxy = proxy(app.port).concurrency(1).set(name, 2).start().await;
+        let before = app.seen.count();
+        let mut deaf = proxy.connect().await;
+        deaf.send(GET).await;
+        eventually("the first is at the app", || app.seen.count() == before + 1).await;
+        let begin = Instant::now();
+        // Its own limit comes later than the first one's.
+        tokio::time::sleep(SECOND).await;
+        let mut second = proxy.connect().await;
+        second.send(GET).await;
+        eventually("the second is at the app", || {
+            app.seen.count() == before + 2
+        })
+        .await;
+        let elapsed = begin.elapsed();
+        assert!(elapsed < 2 * SECOND + 2 * SLACK, "{name}: {elapsed:?}");
+        if name == REQUEST {
+            assert_eq!(deaf.head().await.status(), 200);
+        }
+    }
+}
+
+#[tokio::test]
+async fn item_067_so_may_one_whose_type_has_to_be_found() {
+    let app = App::raw(|mut connection| async move {
+        if connection.request().await.is_some() {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            connection
+                .write("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+                .await;
+            tokio::time::sleep(Duration::from_millis(1_200)).await;
+            connection.write("hello").await;
+        }
+    })
+    .await;
+    let proxy = proxy(app.port).set(RESPONSE_START, 1).start().await;
+    let response = proxy.connect().await.get("/").await;
+    assert_eq!(
+        (response.status(), response.text().as_str()),
+        (200, "hello")
+    );
+    assert_eq!(
+        response.header("content-type"),
+        Some("text/plain; charset=utf-8")
+    );
+}
+
+#[tokio::test]
+async fn item_069_the_head_of_a_response_counts_as_written() {
+    let app = App::raw(|mut connection| async move {
+        if connection.request().await.is_some() {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            connection
+                .write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                .await;
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            connection.write("5\r\nhello\r\n0\r\n\r\n").await;
+        }
+    })
+    .await;
+    let proxy = proxy(app.port).set(IDLE, 1).start().await;
+    assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
+}

@@ -130,9 +130,9 @@ async fn item_059_a_tunnel_is_closed_at_the_request_timeout() {
 
 #[tokio::test]
 async fn item_060_bytes_keep_a_tunnel_open_and_silence_does_not() {
-    for (name, silent_cut) in [
-        ("REVISION_IDLE_TIMEOUT_SECONDS", true),
-        ("REVISION_RESPONSE_START_TIMEOUT_SECONDS", true),
+    for name in [
+        "REVISION_IDLE_TIMEOUT_SECONDS",
+        "REVISION_RESPONSE_START_TIMEOUT_SECONDS",
     ] {
         let app = echo().await;
         let proxy = proxy(app.port).set(name, 1).start().await;
@@ -142,13 +142,14 @@ async fn item_060_bytes_keep_a_tunnel_open_and_silence_does_not() {
             assert_eq!(tunnel.bytes(1).await, b"x");
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        let mut silent = open(proxy.address()).await;
         let begin = Instant::now();
+        let mut silent = open(proxy.address()).await;
         silent.rest().await;
-        assert_eq!(
-            begin.elapsed() < Duration::from_secs(1) + SLACK,
-            silent_cut,
-            "{name}"
+        let elapsed = begin.elapsed();
+        let second = Duration::from_secs(1);
+        assert!(
+            elapsed >= second && elapsed < second + SLACK,
+            "{name}: {elapsed:?}"
         );
     }
 }
@@ -253,30 +254,15 @@ async fn section_2_3_an_offer_of_h2c_is_ignored() {
 }
 
 #[tokio::test]
-async fn an_upgrade_whose_body_the_app_ignores_is_still_a_tunnel() {
-    let app = App::raw(|mut connection| async move {
-        if connection.request_head().await.is_none() {
-            return;
-        }
-        connection.write(SWITCH).await;
-        loop {
-            let bytes = connection.read().await;
-            if bytes.is_empty() {
-                return;
-            }
-            connection.write(&bytes).await;
-        }
-    })
-    .await;
+async fn an_upgrade_with_a_body_is_refused() {
+    let app = echo().await;
     let proxy = proxy(app.port).start().await;
     let mut client = proxy.connect().await;
     client
         .send(UPGRADE.replace("\r\n\r\n", "\r\nContent-Length: 4\r\n\r\nbody"))
         .await;
-    assert_eq!(client.head().await.status(), 101);
-    client.send("hello").await;
-    let echoed = client.bytes(5).await;
-    assert!(echoed == b"hello" || echoed == b"bodyh", "{echoed:?}");
+    assert_eq!(client.response().await.status(), 400);
+    assert_eq!(app.seen.count(), 0);
 }
 
 #[tokio::test]

@@ -113,11 +113,16 @@ async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<
         children.stop().await?;
         runs.push(Run::new(name, workload, &answers, served));
     }
+    // Off the runtime's own thread, so that an interrupt is heard.
+    let (searched, seed) = (workload.clone(), arguments.seed);
+    let best_found_hit_rate = tokio::task::spawn_blocking(move || best::hit_rate(&searched, seed))
+        .await
+        .context("the search for the best order broke off")?;
     let report = Report {
         scenario: "deadline",
         seed: arguments.seed,
         load: workload.load(),
-        best_found_hit_rate: best::hit_rate(workload, arguments.seed),
+        best_found_hit_rate,
         runs,
     };
     let text = if arguments.json {

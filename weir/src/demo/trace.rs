@@ -23,6 +23,8 @@ const OWN_COST: Cost = Cost {
     per_input_ns: 0,
     per_output_ns: 1_000,
 };
+/// The model-server's own bound: ten minutes.
+const SERVICE_MS_MAX: f64 = 600_000.0;
 /// Files larger than this are refused.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Azure's requests are told apart by what they generate: up to this many tokens is `short`, up to the
@@ -162,6 +164,10 @@ fn own_entry(line: &str) -> anyhow::Result<Entry> {
         "class has 1 to 64 characters"
     );
     let service_ms = number("service_ms", service, 0.001)?;
+    ensure!(
+        service_ms <= SERVICE_MS_MAX,
+        "service_ms is {service_ms}: at most {SERVICE_MS_MAX} is possible"
+    );
     let objective_ms = match objective {
         "" => None,
         text => Some(number("objective_ms", text, 1.0)?),
