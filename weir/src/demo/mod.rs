@@ -89,13 +89,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         tokio::select! {
             done = deadline(arguments, &workload) => done,
             // Children are killed when their handles are dropped.
             _signal = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
         }
-    })
+    });
+    // A search that is under way is not waited for.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
