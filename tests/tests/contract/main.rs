@@ -7,6 +7,7 @@
 mod differences;
 mod drain;
 mod gate;
+mod heads;
 mod http2;
 mod order;
 mod plain;
