@@ -129,10 +129,10 @@ impl Builder {
         self.set("CONTAINER_CONCURRENCY", n)
     }
 
-    /// Listens where another does.
+    /// Where it will listen.
     #[must_use]
-    pub fn bind(self, ip: IpAddr) -> Self {
-        Self { ip, ..self }.set("WEIR_BIND", ip)
+    pub const fn ip(&self) -> IpAddr {
+        self.ip
     }
 
     /// Starts it and waits for its end.

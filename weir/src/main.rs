@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 /// Serve GPU functions on Knative within their latency objectives.
 #[derive(Debug, Parser)]
@@ -25,6 +25,9 @@ enum Command {
     Child {
         #[arg(value_enum)]
         program: demo::Program,
+        /// The process that started it.
+        #[arg(long)]
+        parent: i32,
     },
 }
 
@@ -38,9 +41,12 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
-        Command::Child { program } => {
+        Command::Child { program, parent } => {
             // However its parent dies, a child does not stay behind.
-            if set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
+            if set_parent_process_death_signal(Some(Signal::KILL)).is_err()
+                // It may have died before that.
+                || getppid().map(Pid::as_raw_pid) != Some(parent)
+            {
                 return ExitCode::FAILURE;
             }
             match program {

@@ -9,7 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Each test has an address of its own.
+/// Each test has an address of its own, in each process.
+fn address(test: u8) -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{}.{low}.{test}", 201 + high % 50)
+}
+
 fn demo(bind: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.arg("demo").args(["--bind", bind]).args(arguments);
@@ -31,7 +36,7 @@ fn refusal(output: &Output) -> String {
 
 #[test]
 fn both_runs_answer_every_request_and_the_json_says_so() {
-    let output = run("127.0.7.11", &["--json", "--seconds", "3", "--seed", "2"]);
+    let output = run(&address(11), &["--json", "--seconds", "3", "--seed", "2"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.is_empty(), "{stderr}");
@@ -84,7 +89,7 @@ fn a_csv_of_our_own_is_replayed_and_shown_as_a_table() {
     }
     let path = trace.path().to_str().unwrap();
     let output = run(
-        "127.0.7.12",
+        &address(12),
         &["--trace", path, "--seconds", "0.5", "--load", "0.8"],
     );
     assert_eq!(
@@ -111,7 +116,7 @@ fn a_csv_of_our_own_is_replayed_and_shown_as_a_table() {
 
 #[test]
 fn what_the_user_can_mend_is_said_in_one_sentence() {
-    let missing = refusal(&run("127.0.7.13", &["--trace", "/nonexistent.csv"]));
+    let missing = refusal(&run(&address(13), &["--trace", "/nonexistent.csv"]));
     assert!(
         missing.contains("/nonexistent.csv") && missing.contains("No such file"),
         "{missing}"
@@ -124,26 +129,26 @@ fn what_the_user_can_mend_is_said_in_one_sentence() {
     )
     .unwrap();
     let path = trace.path().to_str().unwrap();
-    let bad_line = refusal(&run("127.0.7.13", &["--trace", path]));
+    let bad_line = refusal(&run(&address(13), &["--trace", path]));
     assert!(
         bad_line.contains("line 3") && bad_line.contains("service_ms") && bad_line.contains("oops")
     );
 
-    let _occupied = TcpListener::bind(("127.0.7.13", 9090)).unwrap();
-    let in_use = refusal(&run("127.0.7.13", &["--seconds", "1"]));
+    let _occupied = TcpListener::bind((address(13), 9090)).unwrap();
+    let in_use = refusal(&run(&address(13), &["--seconds", "1"]));
     assert!(
-        in_use.contains("127.0.7.13:9090") && in_use.contains("--bind"),
+        in_use.contains(&format!("{}:9090", address(13))) && in_use.contains("--bind"),
         "{in_use}"
     );
 
-    let usage = run("127.0.7.13", &["--load", "none"]);
+    let usage = run(&address(13), &["--load", "none"]);
     assert_eq!(usage.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&usage.stderr).contains("a number above 0"));
 }
 
 #[test]
 fn an_interrupt_stops_every_child() {
-    let mut demo = start("127.0.7.14");
+    let mut demo = start(&address(14));
     let children = children_of(&mut demo);
     signal(&demo, Signal::INT);
     assert_eq!(demo.wait().unwrap().code(), Some(130));
@@ -152,7 +157,7 @@ fn an_interrupt_stops_every_child() {
 
 #[test]
 fn children_do_not_outlive_a_demo_that_is_killed() {
-    let mut demo = start("127.0.7.15");
+    let mut demo = start(&address(15));
     let children = children_of(&mut demo);
     signal(&demo, Signal::KILL);
     demo.wait().unwrap();

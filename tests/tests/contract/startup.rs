@@ -96,9 +96,9 @@ async fn item_006_it_listens_where_it_should_and_nowhere_else() {
 async fn item_007_an_occupied_port_ends_the_process() {
     for port in [8012, 8022, 9090] {
         let builder = proxy(1);
-        let ip = std::net::IpAddr::from([127, 0, 200, u8::try_from(port % 250).unwrap()]);
+        let ip = builder.ip();
         let _occupied = TcpListener::bind((ip, port)).await.unwrap();
-        let (status, stderr) = builder.bind(ip).run_to_end(LIMIT).await;
+        let (status, stderr) = builder.run_to_end(LIMIT).await;
         assert_eq!(status.code(), Some(1), "{port}");
         assert!(stderr.contains(&format!("{ip}:{port}")), "{stderr}");
     }

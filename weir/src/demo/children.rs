@@ -179,6 +179,7 @@ fn spawn(
     Command::new(own)
         .arg("child")
         .arg(name.get_name())
+        .args(["--parent", &std::process::id().to_string()])
         .env_clear()
         .envs(environment)
         .stdin(Stdio::null())
