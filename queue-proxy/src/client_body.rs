@@ -1,6 +1,8 @@
 //! A request's body on its way to the user container.
 
+use std::error::Error as _;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,6 +33,8 @@ pub(crate) struct ClientBody {
     ahead: Option<Box<Ahead>>,
     /// The client has sent all of it.
     ended: bool,
+    /// The input ended before the body did.
+    gone: bool,
 }
 
 /// What was read while the request waited.
@@ -119,6 +123,7 @@ impl ClientBody {
             hold: None,
             ahead: None,
             ended,
+            gone: false,
         }
     }
 
@@ -135,6 +140,21 @@ impl ClientBody {
     /// There is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.ended && self.ahead.as_ref().is_none_or(|ahead| ahead.is_empty())
+    }
+
+    /// A body that is cut short by the end of input has no client any more: the connection task ends the
+    /// request, and nothing is made of the error meanwhile. Over HTTP/2 the stream's reset does that.
+    fn unless_gone(
+        &mut self,
+        frame: Option<Result<Frame<Bytes>, hyper::Error>>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &frame {
+            Some(Err(error)) if self.connection.is_some() && is_end_of_input(error) => {
+                self.gone = true;
+                Poll::Pending
+            }
+            _ => Poll::Ready(frame),
+        }
     }
 
     /// Reads on while the request waits. The end of input stands behind the body in the socket: unless the
@@ -167,6 +187,9 @@ impl Body for ClientBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if self.gone {
+            return Poll::Pending;
+        }
         if let Some((hold, limit)) = &mut self.hold {
             if hold.answered.load(Ordering::Relaxed) {
                 return Poll::Pending;
@@ -177,7 +200,7 @@ impl Body for ClientBody {
             self.hold = None;
         }
         if let Some(frame) = self.ahead.as_mut().and_then(|ahead| ahead.pop()) {
-            return Poll::Ready(Some(frame));
+            return self.unless_gone(Some(frame));
         }
         // What was read ahead has been handed on: the account is settled.
         self.ahead = None;
@@ -186,11 +209,11 @@ impl Body for ClientBody {
         }
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
         self.ended = frame.is_none() || self.incoming.is_end_stream();
-        Poll::Ready(frame)
+        self.unless_gone(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_empty()
+        self.is_empty() && !self.gone
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -200,6 +223,14 @@ impl Body for ClientBody {
             SizeHint::default()
         }
     }
+}
+
+/// Whether the input ended before the body did.
+fn is_end_of_input(error: &hyper::Error) -> bool {
+    error
+        .source()
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
 }
 
 impl Drop for ClientBody {

@@ -96,6 +96,14 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes trailers that would change a message's framing or its connection (RFC 9110 6.5.1).
+pub(crate) fn remove_bad_trailers(trailers: &mut HeaderMap) {
+    remove_hop_by_hop(trailers);
+    for name in [CONTENT_LENGTH, TRAILER, TE, HOST] {
+        trailers.remove(name);
+    }
+}
+
 /// Takes off what is meant for the proxy: Knative's routing headers, and the original `Host`, which is
 /// returned.
 pub(crate) fn take_knative(headers: &mut HeaderMap) -> Option<HeaderValue> {

@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::admission::Permit;
+use crate::headers;
 use crate::io::{ConnectionState, Serving};
 use crate::options::MidStreamTimeout;
 use crate::stat::Counted;
@@ -373,6 +374,7 @@ impl Relay {
 
     fn on_trailers(&mut self, mut trailers: HeaderMap, cx: &mut Context<'_>) -> PolledFrame {
         self.finish(cx);
+        headers::remove_bad_trailers(&mut trailers);
         if let Some(connection) = self.http1.as_ref().filter(|_| !trailers.is_empty()) {
             connection.queue_trailers(encode_trailers(&trailers), cx);
             self.state = State::Trailers;

@@ -153,7 +153,7 @@ impl Builder {
     pub async fn start(self) -> Proxy {
         let mut proxy = self.spawn();
         let begin = Instant::now();
-        while TcpStream::connect(proxy.address()).await.is_err() {
+        while !proxy.listens().await {
             if let Ok(Some(status)) = proxy.child.try_wait() {
                 panic!("the proxy ended with {status}: {}", proxy.stderr());
             }
@@ -203,6 +203,16 @@ impl Proxy {
     #[must_use]
     pub fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, port)
+    }
+
+    /// All of its ports are open.
+    async fn listens(&self) -> bool {
+        for port in [self.port, 8022, 9090] {
+            if TcpStream::connect(self.at(port)).await.is_err() {
+                return false;
+            }
+        }
+        true
     }
 
     /// A client connection to the main listener.

@@ -163,6 +163,35 @@ async fn the_end_of_input_after_a_request_means_that_the_client_is_gone() {
 }
 
 #[tokio::test]
+async fn so_it_does_in_the_midst_of_a_body() {
+    let app = App::silent().await;
+    let proxy = proxy(app.port).start().await;
+    for lines in ["Content-Length: 1000000", "Transfer-Encoding: chunked"] {
+        let mut client = proxy.connect().await;
+        client
+            .send(format!(
+                "POST / HTTP/1.1\r\nHost: t\r\n{lines}\r\n\r\n5\r\nhello\r\n"
+            ))
+            .await;
+        tests::eventually("a connection is at the app", || app.seen.connections() > 0).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        client.half_close().await;
+        let rest = client.rest().await;
+        assert!(
+            rest.is_empty(),
+            "an answer is invented: {}",
+            String::from_utf8_lossy(&rest)
+        );
+    }
+    // What is no body at all is said to be none.
+    let mut client = proxy.connect().await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")
+        .await;
+    assert_eq!(client.response().await.status(), 400);
+}
+
+#[tokio::test]
 async fn the_queue_depth_is_true_after_clients_have_left() {
     let app = App::delaying().await;
     let proxy = proxy(app.port).concurrency(1).start().await;

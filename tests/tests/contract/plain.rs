@@ -343,7 +343,7 @@ async fn item_033_a_client_that_waits_for_continue_is_told_to() {
 async fn item_034_trailers_reach_the_client() {
     let app = App::serving(|request| async move {
         let announced = if request.target() == "/announced" { "Trailer: X-Sum\r\n" } else { "" };
-        format!("HTTP/1.1 200 OK\r\n{announced}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 6\r\nx-two: b\r\n\r\n")
+        format!("HTTP/1.1 200 OK\r\n{announced}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 6\r\nContent-Length: 9\r\nx-two: b\r\n\r\n")
             .into_bytes()
     })
     .await;
