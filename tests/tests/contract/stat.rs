@@ -122,9 +122,12 @@ async fn item_121_what_the_activator_sends_counts_in_both() {
         near(stat.average_proxied_concurrent_requests, 1.0),
         "{stat:?}"
     );
-    assert_eq!(
-        app.seen.requests()[0].header("k-proxy-request"),
-        Some("activator")
+    // Two connections race to the app: which is there first is nobody's concern.
+    let passed = app.seen.requests();
+    assert!(
+        passed
+            .iter()
+            .any(|request| request.header("k-proxy-request") == Some("activator"))
     );
 }
 
