@@ -71,19 +71,23 @@ impl Deadlines {
 
     /// Writes what is left at `now` in place of what came; other `Weir-*` headers go no further.
     pub(crate) fn rewrite(&self, headers: &mut HeaderMap, told: &Told, arrival: Time, now: Time) {
+        // The budget, which most requests have, is overwritten; only others need looking for.
         let foreign: Vec<HeaderName> = headers
             .keys()
-            .filter(|name| name.as_str().starts_with(PREFIX))
+            .filter(|&name| name != BUDGET && name.as_str().starts_with(PREFIX))
             .cloned()
             .collect();
         for name in foreign {
             headers.remove(name);
         }
-        if (self.slo.is_some() || told.has_budget)
-            && let Some(objective) = told.deadline.objective
-        {
-            let left = budget_left(objective, arrival, now);
-            headers.insert(BUDGET, HeaderValue::from(left.as_millis().max(1)));
+        match told.deadline.objective {
+            Some(objective) if self.slo.is_some() || told.has_budget => {
+                let left = budget_left(objective, arrival, now);
+                headers.insert(BUDGET, HeaderValue::from(left.as_millis().max(1)));
+            }
+            _ => {
+                headers.remove(BUDGET);
+            }
         }
         if let Some(timeout) = told.grpc_timeout
             && let Ok(value) =

@@ -388,7 +388,7 @@ async fn get(
             .get(LOCATION)
             .and_then(|value| value.to_str().ok());
         match location.filter(|_| response.status().is_redirection()) {
-            Some(location) => match same_host(location, port) {
+            Some(location) => match same_host(location, &target, port) {
                 Some(next) => target = next,
                 None => return Ok(response.status()),
             },
@@ -398,10 +398,12 @@ async fn get(
     Err(format!("stopped after {REDIRECTS_MAX} redirects"))
 }
 
-fn same_host(location: &str, port: u16) -> Option<String> {
+/// The target of a redirect from `target` that stays on this host (RFC 3986 5.2); `None` if it leads away.
+fn same_host(location: &str, target: &str, port: u16) -> Option<String> {
     if !location.contains("//") && !location.starts_with('/') {
-        // Relative to where it was asked; health checks live at the root.
-        return Some(format!("/{location}"));
+        let path = target.split('?').next().unwrap_or("/");
+        let folder = &path[..=path.rfind('/')?];
+        return Some(format!("{folder}{location}"));
     }
     let uri: Uri = location.parse().ok()?;
     let here = format!("127.0.0.1:{port}");
@@ -551,6 +553,15 @@ mod tests {
                 success_threshold: 3,
             }]
         );
+    }
+
+    #[test]
+    fn redirects_are_followed_on_this_host_only() {
+        let next = |location| same_host(location, "/a/health?x=1", 80);
+        assert_eq!(next("/ready?y=2").as_deref(), Some("/ready?y=2"));
+        assert_eq!(next("http://127.0.0.1:80/ready").as_deref(), Some("/ready"));
+        assert_eq!(next("ready").as_deref(), Some("/a/ready"));
+        assert_eq!(next("http://elsewhere/ready"), None);
     }
 
     #[test]
