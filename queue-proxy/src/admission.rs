@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use policy::gate::{Action, Arrival, Gate, Late, RefuseReason, Settings};
+use policy::gate::{Action, Arrival, DispatchReason, Gate, Late, RefuseReason, Settings};
 use policy::profile::{ClassId, Profile};
 use policy::queue::Ticket;
 use policy::slo::Deadline;
@@ -38,6 +38,8 @@ pub(crate) struct Refused {
     pub reason: RefuseReason,
     /// When it may be worth another try: the estimated time until those before it are done.
     pub retry_after: Span,
+    /// How long it would have run, by estimate.
+    pub execution: Span,
 }
 
 /// See the [module](self).
@@ -60,6 +62,8 @@ struct State {
     waiter_of: Vec<usize>,
     actions: Vec<Action>,
     next_id: u64,
+    /// By [`DispatchReason`].
+    dispatches: [u64; 4],
 }
 
 enum Waiter {
@@ -104,6 +108,7 @@ impl Admission {
                 waiter_of: Vec::new(),
                 actions: Vec::new(),
                 next_id: 0,
+                dispatches: [0; 4],
             }),
             clock,
             joined: Notify::new(),
@@ -121,10 +126,20 @@ impl Admission {
     }
 
     /// Requests at the user container, and requests waiting.
-    #[cfg(test)]
-    fn load(&self) -> (u32, usize) {
+    pub(crate) fn load(&self) -> (u32, usize) {
         let state = self.lock();
         (state.gate.running(), state.gate.waiting())
+    }
+
+    /// How many requests were dispatched since the start, by why it was their turn.
+    pub(crate) fn dispatches(&self) -> [(&'static str, u64); 4] {
+        let counts = self.lock().dispatches;
+        [
+            ("free", counts[DispatchReason::Free as usize]),
+            ("turn", counts[DispatchReason::Turn as usize]),
+            ("late", counts[DispatchReason::LateTurn as usize]),
+            ("ageing", counts[DispatchReason::Ageing as usize]),
+        ]
     }
 
     /// Sheds requests at the moment they become late, for ever. Returns at once where none are shed.
@@ -175,7 +190,10 @@ impl State {
         let outcome = run(&mut self.gate, &mut actions);
         for action in actions.drain(..) {
             let (ticket, waiter) = match action {
-                Action::Dispatch { ticket, .. } => (ticket, Waiter::Granted),
+                Action::Dispatch { ticket, reason, .. } => {
+                    self.dispatches[reason as usize] += 1;
+                    (ticket, Waiter::Granted)
+                }
                 Action::Refuse { ticket, reason, .. } => (ticket, Waiter::Refused(reason)),
             };
             let at = self.waiter_of[ticket.slot()];
@@ -221,6 +239,7 @@ impl State {
         Refused {
             reason,
             retry_after,
+            execution: Span(each),
         }
     }
 }
@@ -253,7 +272,8 @@ impl Acquire {
         };
         let outcome = state.step(|gate, actions| gate.arrive(now, arrival, actions));
         match outcome {
-            Outcome::Dispatch(_) => {
+            Outcome::Dispatch(reason) => {
+                state.dispatches[reason as usize] += 1;
                 drop(state);
                 Poll::Ready(Ok(self.permit(now)))
             }

@@ -1,17 +1,21 @@
 //! The body of every response.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::exchange::Exchange;
 use crate::relay::{BodyError, PolledFrame, Relay};
 
 /// A response's body: the proxy's own, or the user container's.
 #[derive(Debug)]
 pub(crate) struct ProxyBody {
     inner: Inner,
+    /// Those who observe the request.
+    exchange: Option<Arc<Exchange>>,
 }
 
 #[derive(Debug)]
@@ -21,21 +25,24 @@ enum Inner {
 }
 
 impl ProxyBody {
+    const fn of(inner: Inner) -> Self {
+        Self {
+            inner,
+            exchange: None,
+        }
+    }
+
     /// No bytes.
     #[must_use]
     pub(crate) const fn empty() -> Self {
-        Self {
-            inner: Inner::Full(None),
-        }
+        Self::of(Inner::Full(None))
     }
 
     /// These bytes.
     #[must_use]
     pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self {
-            inner: Inner::Full(Some(bytes).filter(|bytes| !bytes.is_empty())),
-        }
+        Self::of(Inner::Full(Some(bytes).filter(|bytes| !bytes.is_empty())))
     }
 
     /// What the user container sends; `cx` is the request's task.
@@ -43,9 +50,7 @@ impl ProxyBody {
         if relay.is_head_alone(cx) {
             return Self::empty();
         }
-        Self {
-            inner: Inner::Relay(relay),
-        }
+        Self::of(Inner::Relay(relay))
     }
 
     /// Reads the first bytes, which come first from the body all the same. None if there are none.
@@ -60,15 +65,42 @@ impl ProxyBody {
     }
 }
 
+impl ProxyBody {
+    /// Tells `exchange` what is passed on. `head_only`: the body is never asked for.
+    pub(crate) fn observe(&mut self, exchange: Arc<Exchange>, head_only: bool) {
+        if head_only || self.is_end_stream() {
+            exchange.complete();
+        }
+        self.exchange = Some(exchange);
+    }
+
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        match &mut self.inner {
+            Inner::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Inner::Relay(relay) => relay.poll_frame(cx),
+        }
+    }
+}
+
 impl Body for ProxyBody {
     type Data = Bytes;
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
-        match &mut self.inner {
-            Inner::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Inner::Relay(relay) => relay.poll_frame(cx),
+        let polled = self.poll_inner(cx);
+        if let (Some(exchange), Poll::Ready(frame)) = (&self.exchange, &polled) {
+            match frame {
+                Some(Ok(frame)) => {
+                    exchange.add_response_bytes(frame.data_ref().map_or(0, Bytes::len));
+                    if self.is_end_stream() {
+                        exchange.complete();
+                    }
+                }
+                Some(Err(_)) => exchange.break_off(),
+                None => exchange.complete(),
+            }
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -14,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
+use crate::exchange::Exchange;
 use crate::io::ConnectionState;
 
 /// A client that waits for `100 Continue` is told to go on after this time, whatever the user container
@@ -35,6 +36,8 @@ pub(crate) struct ClientBody {
     ended: bool,
     /// The input ended before the body did.
     gone: bool,
+    /// Those who observe the request.
+    exchange: Option<Arc<Exchange>>,
 }
 
 /// What was read while the request waited.
@@ -124,6 +127,7 @@ impl ClientBody {
             ahead: None,
             ended,
             gone: false,
+            exchange: None,
         }
     }
 
@@ -137,6 +141,11 @@ impl ClientBody {
         hold
     }
 
+    /// Tells `exchange` what is read.
+    pub(crate) fn observe(&mut self, exchange: Option<Arc<Exchange>>) {
+        self.exchange = exchange;
+    }
+
     /// There is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.ended && self.ahead.as_ref().is_none_or(|ahead| ahead.is_empty())
@@ -148,6 +157,9 @@ impl ClientBody {
         &mut self,
         frame: Option<Result<Frame<Bytes>, hyper::Error>>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let (Some(exchange), Some(Ok(frame))) = (&self.exchange, &frame) {
+            exchange.add_request_bytes(frame.data_ref().map_or(0, Bytes::len));
+        }
         match &frame {
             Some(Err(error)) if self.connection.is_some() && is_end_of_input(error) => {
                 self.gone = true;

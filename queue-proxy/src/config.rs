@@ -1,11 +1,15 @@
 //! The resolved configuration: the environment of knative-serving's queue-proxy, parsed once at start.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::env::{Environment, Problem, Reader};
+use crate::observability::Observability;
 use crate::options::{self, Options};
+use crate::process_log::LogConfig;
 use crate::readiness::Probe;
+use crate::tls;
 
 /// The admin server's port: `/wait-for-drain`. Fixed by Knative.
 pub(crate) const ADMIN_PORT: u16 = 8022;
@@ -21,16 +25,28 @@ pub(crate) const IDLE_CONNECTIONS_UNLIMITED: usize = 1_000;
 pub(crate) struct Config {
     /// The revision's namespace.
     pub namespace: String,
+    /// The Knative Service's name; may be empty.
+    pub service: String,
+    /// The Configuration's name; may be empty.
+    pub configuration: String,
     /// The revision's name.
     pub revision: String,
     /// The pod's name: the key under which the autoscaler counts it.
     pub pod: String,
+    /// The pod's address, as the request log tells it.
+    pub pod_ip: String,
     /// The node's address, if known: the only peer whose `K-Kubelet-Probe` is believed.
     pub host_ip: Option<IpAddr>,
     /// The address to listen on: all interfaces unless `WEIR_BIND` says otherwise.
     pub bind: IpAddr,
     /// The plain listener's port.
     pub serving_port: u16,
+    /// The port of the TLS listener, where there are certificates.
+    pub tls_port: u16,
+    /// What the environment says of TLS.
+    pub tls: tls::Settings,
+    /// Where the certificates are, if there are any.
+    pub certificates: PathBuf,
     /// The user container's port on 127.0.0.1.
     pub user_port: u16,
     /// Requests at the user container at once; `None` is no limit.
@@ -45,8 +61,10 @@ pub(crate) struct Config {
     pub http2_auto_detection: bool,
     /// The user containers' readiness probes; all must pass. Empty: always ready.
     pub readiness: Vec<Probe>,
-    /// zap's level, or empty.
-    pub log_level: String,
+    /// How the process's log is written.
+    pub log: LogConfig,
+    /// What is observed of requests, and where it goes.
+    pub observability: Observability,
     /// Weir's own options.
     pub options: Options,
 }
@@ -59,17 +77,18 @@ impl Config {
     pub(crate) fn from_environment(environment: &impl Environment) -> Result<Self, Vec<Problem>> {
         let mut read = Reader::new(environment);
         let namespace = read.required("SERVING_NAMESPACE");
-        read.required("SERVING_CONFIGURATION");
+        let service = read.optional("SERVING_SERVICE");
+        let configuration = read.required("SERVING_CONFIGURATION");
         let revision = read.required("SERVING_REVISION");
         let serving_port = read.required_number("QUEUE_SERVING_PORT");
-        read.required_number::<u16>("QUEUE_SERVING_TLS_PORT");
+        let tls_port = read.required_number("QUEUE_SERVING_TLS_PORT");
         let container_concurrency: i64 = read.required_number("CONTAINER_CONCURRENCY");
         let request_timeout: i64 = read.required_number("REVISION_TIMEOUT_SECONDS");
         let response_start: i64 = read.optional_number("REVISION_RESPONSE_START_TIMEOUT_SECONDS");
         let idle: i64 = read.optional_number("REVISION_IDLE_TIMEOUT_SECONDS");
         let pod = read.required("SERVING_POD");
-        read.required("SERVING_POD_IP");
-        read.required("SERVING_LOGGING_CONFIG");
+        let pod_ip = read.required("SERVING_POD_IP");
+        let log_config = read.required("SERVING_LOGGING_CONFIG");
         let log_level = read.required("SERVING_LOGGING_LEVEL");
         let user_port = read.required_number("USER_PORT");
         let probe = read.optional("SERVING_READINESS_PROBE");
@@ -82,12 +101,20 @@ impl Config {
         read.optional_bool("ENABLE_HTTP_FULL_DUPLEX");
         read.optional_bool("ENABLE_MULTI_CONTAINER_PROBES");
         let observability = read.optional("OBSERVABILITY_CONFIG");
-        if !observability.is_empty()
-            && let Err(why) =
-                serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&observability)
-        {
+        let observability = Observability::parse(&observability).unwrap_or_else(|why| {
             read.invalid("OBSERVABILITY_CONFIG", observability, why);
-        }
+            Observability::default()
+        });
+        let tls = tls::Settings {
+            min_version: read.optional("QUEUE_PROXY_TLS_MIN_VERSION"),
+            max_version: read.optional("QUEUE_PROXY_TLS_MAX_VERSION"),
+            cipher_suites: read.optional("QUEUE_PROXY_TLS_CIPHER_SUITES"),
+            curve_preferences: read.optional("QUEUE_PROXY_TLS_CURVE_PREFERENCES"),
+        };
+        let certificates = match read.optional("WEIR_CERTIFICATES") {
+            unset if unset.is_empty() => tls::CERTIFICATES_DEFAULT.into(),
+            folder => folder.into(),
+        };
         let host_ip = read.optional("HOST_IP").parse().ok();
         let bind = match read.optional("WEIR_BIND") {
             unset if unset.is_empty() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -105,11 +132,17 @@ impl Config {
         }
         Ok(Self {
             namespace,
+            service,
+            configuration,
             revision,
             pod,
+            pod_ip,
             host_ip,
             bind,
             serving_port,
+            tls_port,
+            tls,
+            certificates,
             user_port,
             container_concurrency,
             request_timeout: seconds(request_timeout),
@@ -117,7 +150,8 @@ impl Config {
             idle_timeout: Some(seconds(idle)).filter(|d| !d.is_zero()),
             http2_auto_detection,
             readiness,
-            log_level,
+            log: LogConfig::parse(&log_config, &log_level),
+            observability,
             options,
         })
     }

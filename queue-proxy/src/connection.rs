@@ -9,7 +9,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,15 +23,17 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt as _, Interest};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, Interest};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::body::ProxyBody;
-use crate::io::{ClientIo, ConnectionState};
+use crate::io::{ClientIo, ConnectionState, Transport};
+use crate::socket::Socket;
+use crate::tls::Tls;
 
 /// So begins an HTTP/2 connection, RFC 9113 3.4.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -66,7 +68,9 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     /// Its address.
-    pub peer: IpAddr,
+    pub peer: SocketAddr,
+    /// It speaks TLS.
+    pub secure: bool,
     /// The connection, if it is HTTP/1.
     pub http1: Option<Arc<ConnectionState>>,
 }
@@ -103,9 +107,10 @@ impl Shutdown {
     }
 }
 
-/// Accepts connections until shutdown; `connections` knows those that are open.
+/// Accepts connections until shutdown, over TLS where it is given; `connections` knows those that are open.
 pub(crate) async fn accept<H: Handler>(
     listener: TcpListener,
+    tls: Option<Arc<Tls>>,
     handler: Arc<H>,
     shutdown: Arc<Shutdown>,
     connections: TaskTracker,
@@ -119,9 +124,11 @@ pub(crate) async fn accept<H: Handler>(
         };
         match accepted {
             Ok((stream, peer)) => {
+                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 connections.spawn(serve(
                     stream,
-                    peer.ip().to_canonical(),
+                    tls.clone(),
+                    peer,
                     Arc::clone(&handler),
                     Arc::clone(&shutdown),
                 ));
@@ -138,7 +145,8 @@ pub(crate) async fn accept<H: Handler>(
 
 async fn serve<H: Handler>(
     stream: TcpStream,
-    peer: IpAddr,
+    tls: Option<Arc<Tls>>,
+    peer: SocketAddr,
     handler: Arc<H>,
     shutdown: Arc<Shutdown>,
 ) {
@@ -146,26 +154,40 @@ async fn serve<H: Handler>(
     if stream.set_nodelay(true).is_err() || keep_alive(&stream, KEEP_ALIVE).is_err() {
         return;
     }
-    let (mut read, write) = stream.into_split();
-    let begin = tokio::select! {
-        begin = tokio::time::timeout(HEAD_TIMEOUT, read_begin(&mut read)) => begin,
+    let (socket, write) = Socket::of(stream);
+    let begun = async {
+        let mut transport = match &tls {
+            Some(tls) => Transport::Tls(Box::new(tls.accept(socket).await?)),
+            None => Transport::Plain(socket),
+        };
+        let begin = read_begin(&mut transport).await?;
+        Ok::<_, io::Error>((transport, begin))
+    };
+    let begun = tokio::select! {
+        begun = tokio::time::timeout(HEAD_TIMEOUT, begun) => begun,
         () = shutdown.wait() => return,
     };
     // Nothing, or an error, within the time for a head.
-    let Ok(Ok(begin)) = begin else { return };
+    let Ok(Ok((transport, begin))) = begun else {
+        return;
+    };
+    let client = Client {
+        peer,
+        secure: tls.is_some(),
+        http1: None,
+    };
     let state = ConnectionState::new();
-    let write = Arc::new(write);
     let speaks_http2 = begin[..] == *HTTP2_PREFACE;
-    let io = ClientIo::new(read, Arc::clone(&write), Arc::clone(&state), begin);
+    let io = ClientIo::new(transport, Arc::clone(&state), begin);
     if speaks_http2 {
-        serve_http2(io, peer, handler, &shutdown).await;
+        serve_http2(io, client, handler, &shutdown).await;
     } else {
-        serve_http1(io, write, state, peer, handler, &shutdown).await;
+        serve_http1(io, write, state, client, handler, &shutdown).await;
     }
 }
 
 /// Reads as much as tells whether the connection begins with the HTTP/2 preface.
-async fn read_begin(read: &mut OwnedReadHalf) -> io::Result<Bytes> {
+async fn read_begin(read: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
     let mut begin = BytesMut::with_capacity(HTTP2_PREFACE.len());
     loop {
         let mut missing = [0; HTTP2_PREFACE.len()];
@@ -182,15 +204,15 @@ async fn serve_http1<H: Handler>(
     io: ClientIo,
     socket: Arc<OwnedWriteHalf>,
     state: Arc<ConnectionState>,
-    peer: IpAddr,
+    client: Client,
     handler: Arc<H>,
     shutdown: &Shutdown,
 ) {
     let service = Adapter {
         handler,
         client: Client {
-            peer,
             http1: Some(Arc::clone(&state)),
+            ..client
         },
     };
     let ended = {
@@ -272,11 +294,13 @@ pub(crate) fn keep_alive(stream: &TcpStream, after: Duration) -> io::Result<()> 
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-async fn serve_http2<H: Handler>(io: ClientIo, peer: IpAddr, handler: Arc<H>, shutdown: &Shutdown) {
-    let service = Adapter {
-        handler,
-        client: Client { peer, http1: None },
-    };
+async fn serve_http2<H: Handler>(
+    io: ClientIo,
+    client: Client,
+    handler: Arc<H>,
+    shutdown: &Shutdown,
+) {
+    let service = Adapter { handler, client };
     let streams = TaskTracker::new();
     let mut connection = pin!(
         http2::Builder::new(Streams(streams.clone()))

@@ -17,6 +17,9 @@ pub(crate) const NETWORK_PROBE: HeaderName = HeaderName::from_static("k-network-
 pub(crate) const NETWORK_HASH: HeaderName = HeaderName::from_static("k-network-hash");
 pub(crate) const KUBELET_PROBE: HeaderName = HeaderName::from_static("k-kubelet-probe");
 pub(crate) const PROXY_REQUEST: HeaderName = HeaderName::from_static("k-proxy-request");
+pub(crate) const SERVING_TAG: HeaderName = HeaderName::from_static("knative-serving-tag");
+pub(crate) const SERVING_DEFAULT_ROUTE: HeaderName =
+    HeaderName::from_static("knative-serving-default-route");
 const SERVING_REVISION: HeaderName = HeaderName::from_static("knative-serving-revision");
 const SERVING_NAMESPACE: HeaderName = HeaderName::from_static("knative-serving-namespace");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -110,6 +113,20 @@ pub(crate) fn take_knative(headers: &mut HeaderMap) -> Option<HeaderValue> {
     headers.remove(SERVING_REVISION);
     headers.remove(SERVING_NAMESPACE);
     headers.remove(ORIGINAL_HOST).filter(is_host)
+}
+
+/// The route's tag as metrics name it: a request says by header which tag it came by.
+pub(crate) fn route_tag(headers: &HeaderMap) -> &str {
+    let text = |name: HeaderName| {
+        let value = headers.get(name).and_then(|value| value.to_str().ok());
+        value.filter(|value| !value.is_empty())
+    };
+    match (text(SERVING_TAG), text(SERVING_DEFAULT_ROUTE)) {
+        (None, None) => "kn:disabled",
+        (None, Some(_)) => "kn:default",
+        (Some(_), Some("true")) => "kn:undefined",
+        (Some(tag), _) => tag,
+    }
 }
 
 /// Whether a value may stand as `Host`: RFC 3986 3.2.2 and what Go lets pass.

@@ -1,8 +1,8 @@
 //! The client's side of a connection, as hyper and the connection task share it.
 //!
 //! hyper owns reading and writing. Beside it the connection task must see the end of input at any time,
-//! also while nobody reads (see [`crate::connection`]), so the socket is split: hyper gets the reading half,
-//! both hold the other half by reference.
+//! also while nobody reads (see [`crate::connection`]), so both hold the socket's writing half (see
+//! [`crate::socket`]).
 //!
 //! hyper sends trailers on HTTP/1 only if the request said `TE: trailers`, and only announced ones; Knative
 //! sends them always. So the response body hands its trailers to [`ConnectionState`], waits until all before
@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf as _, Bytes};
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_rustls::server::TlsStream;
+
+use crate::socket::Socket;
 
 const TERMINATOR: &[u8] = b"0\r\n\r\n";
 
@@ -147,35 +147,41 @@ impl Drop for Serving {
 /// What hyper reads from and writes to.
 #[derive(Debug)]
 pub(crate) struct ClientIo {
-    read: OwnedReadHalf,
-    write: Arc<OwnedWriteHalf>,
+    transport: Transport,
     state: Arc<ConnectionState>,
-    /// Read from the socket already, to see which protocol it speaks.
+    /// Read from the transport already, to see which protocol it speaks.
     prefix: Bytes,
 }
 
+/// What carries a client's bytes.
+#[derive(Debug)]
+pub(crate) enum Transport {
+    /// The socket itself.
+    Plain(Socket),
+    /// TLS over it.
+    Tls(Box<TlsStream<Socket>>),
+}
+
 impl ClientIo {
-    /// A socket of which `prefix` was read already; `write` is shared with the connection task.
+    /// A transport of which `prefix` was read already.
     pub(crate) const fn new(
-        read: OwnedReadHalf,
-        write: Arc<OwnedWriteHalf>,
+        transport: Transport,
         state: Arc<ConnectionState>,
         prefix: Bytes,
     ) -> Self {
         Self {
-            read,
-            write,
+            transport,
             state,
             prefix,
         }
     }
 
-    fn stream(&self) -> &TcpStream {
-        (*self.write).as_ref()
-    }
-
     /// Writes the trailers in place of the terminator that `next` begins with. `None`: nothing to replace.
-    fn poll_trailers(&self, cx: &mut Context<'_>, next: &[u8]) -> Poll<Option<io::Result<usize>>> {
+    fn poll_trailers(
+        &mut self,
+        cx: &mut Context<'_>,
+        next: &[u8],
+    ) -> Poll<Option<io::Result<usize>>> {
         let mut trailers = self.state.lock();
         if let Trailers::Ending(encoded) = &*trailers {
             if !next.starts_with(TERMINATOR) {
@@ -189,7 +195,7 @@ impl ClientIo {
             return Poll::Ready(None);
         };
         while !encoded.is_empty() {
-            match ready!(poll_write_with(self.stream(), cx, |stream| stream.try_write(encoded))) {
+            match ready!(Pin::new(&mut self.transport).poll_write(cx, encoded)) {
                 Ok(n) => encoded.advance(n),
                 Err(error) => return Poll::Ready(Some(Err(error))),
             }
@@ -211,7 +217,7 @@ impl AsyncRead for ClientIo {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.read).poll_read(cx, buf))?;
+        ready!(Pin::new(&mut self.transport).poll_read(cx, buf))?;
         if buf.filled().len() > before && !self.state.is_serving() && !self.state.has_body_unread()
         {
             self.state.reading_head.store(true, Ordering::Relaxed);
@@ -222,18 +228,18 @@ impl AsyncRead for ClientIo {
 
 impl AsyncWrite for ClientIo {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         if let Some(done) = ready!(self.poll_trailers(cx, buf)) {
             return Poll::Ready(done);
         }
-        poll_write_with(self.stream(), cx, |stream| stream.try_write(buf))
+        Pin::new(&mut self.transport).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
@@ -244,44 +250,72 @@ impl AsyncWrite for ClientIo {
         if let Some(done) = ready!(self.poll_trailers(cx, first)) {
             return Poll::Ready(done);
         }
-        poll_write_with(self.stream(), cx, |stream| stream.try_write_vectored(bufs))
+        Pin::new(&mut self.transport).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    /// hyper flushes when it has nothing left to write; the socket itself needs no flush.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// hyper flushes when it has nothing left to write.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
         self.state.on_flushed();
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(shut_down_write(self.stream()))
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_shutdown(cx)
     }
 }
 
-/// Writes through a shared reference, waiting until the socket takes something.
-pub(crate) fn poll_write_with(
-    stream: &TcpStream,
-    cx: &mut Context<'_>,
-    mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
-) -> Poll<io::Result<usize>> {
-    loop {
-        match write(stream) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                ready!(stream.poll_write_ready(cx))?;
-            }
-            done => return Poll::Ready(done),
+impl AsyncRead for Transport {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
 
-/// Ends the writing direction; a socket that is closed already has no more to end.
-pub(crate) fn shut_down_write(stream: &TcpStream) -> io::Result<()> {
-    match SockRef::from(stream).shutdown(std::net::Shutdown::Write) {
-        Err(error) if error.kind() != io::ErrorKind::NotConnected => Err(error),
-        _ => Ok(()),
+impl AsyncWrite for Transport {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
 }

@@ -17,34 +17,61 @@ mod connection;
 mod deadline;
 mod drain;
 mod env;
+mod exchange;
 mod headers;
 mod io;
 mod listen;
+mod metrics;
+mod observability;
 mod options;
 mod podinfo;
 mod probe;
+mod process_log;
+mod profiling;
 mod readiness;
 mod relay;
+mod request_log;
 mod respond;
 mod service;
 mod sniff;
+mod socket;
 mod stat;
+mod telemetry;
+mod template;
 mod timeouts;
+mod tls;
+mod traces;
 mod tunnel;
 mod upstream;
 mod workers;
 
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::Admission;
+use crate::clock::Clock;
 use crate::config::{ADMIN_PORT, Config, STAT_PORT};
-use crate::connection::{Shutdown, accept};
+use crate::connection::{Handler, Shutdown, accept};
+use crate::env::ProcessEnvironment;
+use crate::exchange::Observer;
+use crate::metrics::{ServingMetrics, WeirMetrics};
+use crate::observability::{Metrics, Tracing, USER_METRICS_PORT};
+use crate::process_log::Identity;
+use crate::profiling::{PROFILING_PORT, Profiling};
+use crate::request_log::RequestLog;
+use crate::telemetry::Telemetry;
+use crate::template::RevisionInfo;
+use crate::tls::Tls;
+use crate::traces::Traces;
+use crate::upstream::Upstream;
 
 /// Tunnels may delay the exit by this long after the quiet period. Fixed by Knative.
 const TUNNELS_MAX: Duration = Duration::from_secs(60);
@@ -55,13 +82,16 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 /// a port that is taken, or a second signal.
 #[must_use]
 pub fn main() -> ExitCode {
-    let config = match Config::from_environment(&env::ProcessEnvironment) {
+    let config = match Config::from_environment(&ProcessEnvironment) {
         Ok(config) => config,
         Err(problems) => {
             return fail(problems.iter().map(ToString::to_string));
         }
     };
-    start_log(&config.log_level);
+    config.log.clone().start(Identity {
+        key: format!("{}/{}", config.namespace, config.revision),
+        pod: config.pod.clone(),
+    });
     for problem in &config.options.problems {
         tracing::warn!(problem, "an option of Weir cannot be used");
     }
@@ -81,79 +111,106 @@ pub fn main() -> ExitCode {
             let code = runtime.block_on(run(config));
             // What still runs now is cut: tunnels whose time is up, or everything after a second signal.
             runtime.shutdown_background();
-            code
+            code.unwrap_or_else(|error| fail([error.to_string()]))
         }
         Err(error) => fail([format!("cannot start the runtime: {error}")]),
     }
 }
 
-async fn run(config: Config) -> ExitCode {
-    let drain = drain::Drain::new();
-    let stat = stat::Stat::new(&config.pod, Instant::now());
-    let listeners =
-        [config.serving_port, ADMIN_PORT, STAT_PORT].map(|port| listen::listen(config.bind, port));
-    let [Ok(main), Ok(admin), Ok(stats)] = listeners else {
-        return fail(
-            listeners
-                .into_iter()
-                .filter_map(Result::err)
-                .map(|error| error.to_string()),
-        );
+/// Why the process cannot serve.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error(transparent)]
+    Listen(#[from] listen::ListenError),
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::TelemetryError),
+    #[error("metrics cannot be set up: {0}")]
+    Metrics(#[from] prometheus::Error),
+    #[error("cannot listen for signals: {0}")]
+    Signals(#[from] std::io::Error),
+    #[error("a task of the start has ended before its time: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+async fn run(config: Config) -> Result<ExitCode, StartError> {
+    let bind = config.bind;
+    let main = listen::listen(bind, config.serving_port)?;
+    let admin = listen::listen(bind, ADMIN_PORT)?;
+    let stats = listen::listen(bind, STAT_PORT)?;
+    let tls = Tls::read(&config.certificates, &config.tls)?;
+    let secure = match &tls {
+        Some(tls) => Some((listen::listen(bind, config.tls_port)?, Arc::clone(tls))),
+        None => None,
     };
-    let (Ok(mut terminate), Ok(mut interrupt)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        return fail(["cannot listen for signals".to_owned()]);
+    let scraped = scrape_addresses(&config)
+        .into_iter()
+        .map(|(ip, port)| listen::listen(ip, port))
+        .collect::<Result<Vec<_>, _>>()?;
+    let profiles = if config.observability.profiling {
+        Some(listen::listen(bind, PROFILING_PORT)?)
+    } else {
+        None
+    };
+    let mut signals = Signals {
+        terminate: signal(SignalKind::terminate())?,
+        interrupt: signal(SignalKind::interrupt())?,
     };
     tracing::info!(
-        revision = format!("{}/{}", config.namespace, config.revision),
         bind = %config.bind,
         port = config.serving_port,
+        tls = tls.is_some(),
         "queue-proxy is listening"
     );
 
-    let proxy = service::Proxy::new(config, Arc::clone(&stat), Arc::clone(&drain));
+    let drain = drain::Drain::new();
+    let stat = stat::Stat::new(&config.pod, config.concurrency(), Instant::now());
+    let clock = Clock::start();
+    let gate = service::Proxy::gate(&config, clock);
+    let (telemetry, observer) = observe(&config, gate.as_ref()).await?;
+    let registry = telemetry.registry.clone();
+    let proxy = service::Proxy::new(
+        config,
+        clock,
+        gate,
+        Arc::clone(&stat),
+        Arc::clone(&drain),
+        Arc::clone(&observer),
+    );
+
     let shutdown = Arc::<Shutdown>::default();
     let connections = TaskTracker::new();
-    tokio::spawn(accept(
-        main,
-        Arc::clone(&proxy),
-        Arc::clone(&shutdown),
-        connections.clone(),
-    ));
-    let admin_handler = Arc::new(admin::Admin(Arc::clone(&drain)));
-    tokio::spawn(accept(
-        admin,
-        admin_handler,
-        Arc::clone(&shutdown),
-        connections.clone(),
-    ));
-    let stats_handler = Arc::new(admin::Stats(Arc::clone(&stat)));
-    tokio::spawn(accept(
-        stats,
-        stats_handler,
-        Arc::clone(&shutdown),
-        connections.clone(),
-    ));
+    let servers = Servers {
+        shutdown: Arc::clone(&shutdown),
+        connections: connections.clone(),
+    };
+    servers.serve(main, None, &proxy);
+    if let Some((listener, tls)) = secure {
+        tokio::spawn(Arc::clone(&tls).run_reload());
+        servers.serve(listener, Some(tls), &proxy);
+    }
+    servers.serve(admin, None, &Arc::new(admin::Admin(Arc::clone(&drain))));
+    servers.serve(stats, None, &Arc::new(admin::Stats(Arc::clone(&stat))));
+    let scrape = Arc::new(admin::Scrape {
+        proxy: Arc::clone(&proxy),
+        registry,
+        tls,
+    });
+    for listener in scraped {
+        servers.serve(listener, None, &scrape);
+    }
+    if let Some(listener) = profiles {
+        servers.serve(listener, None, &Arc::<Profiling>::default());
+    }
     tokio::spawn(stat.run());
     if let Some(admission) = proxy.admission() {
         tokio::spawn(Arc::clone(admission).run_shedding());
     }
-    let upstream = Arc::clone(proxy.upstream());
-    tokio::spawn(async move {
-        let mut tick = tokio::time::interval(SWEEP_PERIOD);
-        loop {
-            tick.tick().await;
-            upstream.sweep();
-        }
-    });
+    tokio::spawn(sweep(Arc::clone(proxy.upstream())));
 
-    either(&mut terminate, &mut interrupt).await;
-    tracing::info!(
-        unusable_deadline_headers = proxy.unusable_headers(),
-        "draining"
-    );
+    signals.next().await;
+    tracing::info!("Received TERM signal, attempting to gracefully shutdown servers.");
     let drained = async {
         drain.on_signal().await;
         shutdown.begin();
@@ -162,18 +219,122 @@ async fn run(config: Config) -> ExitCode {
         proxy.tunnels().close();
         // Those that are left are cut.
         let _in_time = tokio::time::timeout(TUNNELS_MAX, proxy.tunnels().wait()).await;
+        let flushed = tokio::task::spawn_blocking(move || {
+            if let Some(log) = &observer.log {
+                log.flush();
+            }
+            telemetry.shut_down();
+        });
+        // It has limits of its own.
+        let _flushed = flushed.await;
         ExitCode::SUCCESS
     };
-    tokio::select! {
+    Ok(tokio::select! {
         code = drained => code,
-        () = either(&mut terminate, &mut interrupt) => ExitCode::FAILURE,
+        () = signals.next() => ExitCode::FAILURE,
+    })
+}
+
+/// Sets up what requests are observed with.
+async fn observe(
+    config: &Config,
+    gate: Option<&Arc<Admission>>,
+) -> Result<(Telemetry, Arc<Observer>), StartError> {
+    let is_asked_for = config.observability.request_metrics != Metrics::None
+        || config.observability.tracing != Tracing::None;
+    let telemetry = if is_asked_for {
+        let config = config.clone();
+        // OTLP over HTTP sets up a client that blocks.
+        tokio::task::spawn_blocking(move || Telemetry::start(&config, &ProcessEnvironment))
+            .await??
+    } else {
+        Telemetry::default()
+    };
+    let log = config.observability.request_log.as_ref();
+    let observer = Observer {
+        serving: telemetry
+            .meters
+            .as_ref()
+            .map(|meters| ServingMetrics::new(meters, config.user_port, gate)),
+        weir: config
+            .options
+            .opted_in()
+            .then(|| WeirMetrics::new(config))
+            .transpose()?,
+        traces: telemetry
+            .tracers
+            .as_ref()
+            .map(|tracers| Traces::new(tracers, config.user_port)),
+        log: log.and_then(|template| {
+            let revision = RevisionInfo {
+                name: config.revision.clone(),
+                namespace: config.namespace.clone(),
+                service: config.service.clone(),
+                configuration: config.configuration.clone(),
+                pod_name: config.pod.clone(),
+                pod_ip: config.pod_ip.clone(),
+            };
+            RequestLog::start(template, config.observability.log_probes, revision)
+        }),
+    };
+    Ok((telemetry, Arc::new(observer)))
+}
+
+/// Where Prometheus may scrape: as configured, and on the usual port wherever there are Weir's own metrics.
+fn scrape_addresses(config: &Config) -> Vec<(IpAddr, u16)> {
+    let mut addresses = Vec::new();
+    if config.options.opted_in() {
+        addresses.push((config.bind, USER_METRICS_PORT));
+    }
+    if let Metrics::Prometheus { host, port } = &config.observability.request_metrics {
+        // A name instead of an address would have to be resolved; Knative's settings have addresses.
+        let ip = host.parse().unwrap_or(config.bind);
+        if !addresses.contains(&(ip, *port)) {
+            addresses.push((ip, *port));
+        }
+    }
+    addresses
+}
+
+/// Closes connections to the user container that have been idle for too long, for ever.
+async fn sweep(upstream: Arc<Upstream>) {
+    let mut tick = tokio::time::interval(SWEEP_PERIOD);
+    loop {
+        tick.tick().await;
+        upstream.sweep();
     }
 }
 
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _signal = terminate.recv() => {}
-        _signal = interrupt.recv() => {}
+/// What all servers of the process share.
+struct Servers {
+    shutdown: Arc<Shutdown>,
+    connections: TaskTracker,
+}
+
+impl Servers {
+    fn serve<H: Handler>(&self, listener: TcpListener, tls: Option<Arc<Tls>>, handler: &Arc<H>) {
+        tokio::spawn(accept(
+            listener,
+            tls,
+            Arc::clone(handler),
+            Arc::clone(&self.shutdown),
+            self.connections.clone(),
+        ));
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// The next one of either.
+    async fn next(&mut self) {
+        tokio::select! {
+            _signal = self.terminate.recv() => {}
+            _signal = self.interrupt.recv() => {}
+        }
     }
 }
 
@@ -185,20 +346,4 @@ fn fail(lines: impl IntoIterator<Item = String>) -> ExitCode {
         let _written = writeln!(stderr, "queue-proxy: {line}");
     }
     ExitCode::FAILURE
-}
-
-/// JSON lines on stderr from `level` on: zap's names; anything else is `info`.
-fn start_log(level: &str) {
-    let level = match level {
-        "debug" => tracing::Level::DEBUG,
-        "warn" => tracing::Level::WARN,
-        "error" | "dpanic" | "panic" | "fatal" => tracing::Level::ERROR,
-        _ => tracing::Level::INFO,
-    };
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .init();
 }

@@ -19,6 +19,9 @@ pub(crate) const PREFIX: &str = "weir.dev/";
 /// `queue-depth` may be 1 to this.
 pub(crate) const QUEUE_DEPTH_MAX: usize = 10_000;
 
+/// The percentile of papers' rows M1.12 and M2.13.
+const SLO_PERCENTILE_DEFAULT: f64 = 98.0;
+
 /// Every annotation of Weir. Those that this program does not act on belong to its other parts; setting one
 /// opts the revision in all the same.
 pub(crate) const KEYS: [&str; 16] = [
@@ -51,7 +54,7 @@ pub(crate) enum MidStreamTimeout {
 }
 
 /// The options of this revision.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
     opted_in: bool,
     /// The latency objective; `None`: first in, first out.
@@ -60,6 +63,12 @@ pub(crate) struct Options {
     pub concurrency: Option<u32>,
     /// What becomes of late requests.
     pub late: LateOption,
+    /// The part of requests to be answered within the objective, in per cent.
+    pub slo_percentile: f64,
+    /// The function of which this revision is a variant.
+    pub function: Option<String>,
+    /// Which kind of variant it is.
+    pub variant: Option<String>,
     /// How many requests may wait.
     pub queue_depth: Option<usize>,
     /// How a response that has begun ends at a timeout.
@@ -75,6 +84,23 @@ pub(crate) struct LateOption(pub Late);
 impl Default for LateOption {
     fn default() -> Self {
         Self(Late::Serve)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            opted_in: false,
+            slo: None,
+            concurrency: None,
+            late: LateOption::default(),
+            slo_percentile: SLO_PERCENTILE_DEFAULT,
+            function: None,
+            variant: None,
+            queue_depth: None,
+            mid_stream_timeout: MidStreamTimeout::default(),
+            problems: Vec::new(),
+        }
     }
 }
 
@@ -155,6 +181,22 @@ impl Options {
                 }
                 _ => Err("allowed: text, abort".to_owned()),
             },
+            "slo-percentile" => match value.parse() {
+                Ok(percentile) if (50.0..=99.9).contains(&percentile) => {
+                    self.slo_percentile = percentile;
+                    Ok(())
+                }
+                _ => Err("allowed: a number from 50 to 99.9".to_owned()),
+            },
+            "function" => dns_label(value).map(|name| self.function = Some(name)),
+            "version" => dns_label(value).map(drop),
+            "variant" => match value {
+                "monolith" | "pipeline" => {
+                    self.variant = Some(value.to_owned());
+                    Ok(())
+                }
+                _ => Err("allowed: monolith, pipeline".to_owned()),
+            },
             known if KEYS.contains(&known) => Ok(()),
             _ => {
                 self.problems.push(format!(
@@ -193,6 +235,20 @@ fn read_podinfo(path: &str, problems: &mut Vec<String>) -> Option<String> {
             problems.push(format!("{path}: {error}; ignored"));
             None
         }
+    }
+}
+
+/// RFC 1123: what may name an object in Kubernetes.
+fn dns_label(value: &str) -> Result<String, String> {
+    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let legal = (1..=63).contains(&value.len())
+        && value.bytes().all(is_inner)
+        && !value.starts_with('-')
+        && !value.ends_with('-');
+    if legal {
+        Ok(value.to_owned())
+    } else {
+        Err("allowed: 1 to 63 of a-z, 0-9 and -, no - at either end".to_owned())
     }
 }
 

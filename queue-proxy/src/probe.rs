@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::body::ProxyBody;
 use crate::drain::Drain;
-use crate::headers::{NETWORK_HASH, NETWORK_PROBE};
+use crate::headers::{KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
 use crate::readiness::Prober;
 use crate::respond;
 use std::sync::Arc;
@@ -20,6 +20,16 @@ pub(crate) enum Kind {
     Health(Option<HeaderValue>),
     /// A check of the network path; the hash to be echoed.
     Network(Option<HeaderValue>),
+}
+
+/// Whether metrics and the request log take a request for a probe: more do than are answered here.
+#[must_use]
+pub(crate) fn is_probe(headers: &HeaderMap) -> bool {
+    headers.contains_key(NETWORK_PROBE)
+        || headers.contains_key(KUBELET_PROBE)
+        || headers
+            .get(USER_AGENT)
+            .is_some_and(|agent| agent.as_bytes().starts_with(b"kube-probe/"))
 }
 
 /// What kind of probe a request is, if any; the first rule that fits wins, method and path do not matter.

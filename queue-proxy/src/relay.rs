@@ -19,8 +19,10 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::admission::Permit;
+use crate::exchange::Exchange;
 use crate::headers;
 use crate::io::{ConnectionState, Serving};
+use crate::metrics::Outcome;
 use crate::options::MidStreamTimeout;
 use crate::stat::Counted;
 use crate::timeouts::Timeouts;
@@ -53,6 +55,8 @@ pub(crate) struct InFlight {
     pub counted: Option<Counted>,
     /// The mark on its HTTP/1 connection.
     pub serving: Option<Serving>,
+    /// Those who observe it.
+    pub exchange: Option<Arc<Exchange>>,
 }
 
 /// Where a response comes from.
@@ -70,6 +74,7 @@ pub(crate) struct Relay {
     app: Arc<Mutex<AppSide>>,
     watchdog: Option<AbortHandle>,
     serving: Option<Serving>,
+    exchange: Option<Arc<Exchange>>,
     /// How it ends when a timeout strikes.
     pub mid_stream_timeout: MidStreamTimeout,
     /// Bytes left of its `Content-Length`.
@@ -217,6 +222,7 @@ impl Relay {
             permit,
             counted,
             serving,
+            exchange,
         } = in_flight;
         let live = Live {
             incoming,
@@ -235,6 +241,7 @@ impl Relay {
             })),
             watchdog: None,
             serving,
+            exchange,
             mid_stream_timeout: MidStreamTimeout::default(),
             remaining: None,
             http1: None,
@@ -358,6 +365,9 @@ impl Relay {
 
     fn finish(&mut self, cx: &mut Context<'_>) {
         self.app().finish(cx);
+        if let Some(exchange) = &self.exchange {
+            exchange.app_ended();
+        }
         self.end(if self.server_timing_since.is_some() {
             State::Timing
         } else {
@@ -413,6 +423,9 @@ impl Relay {
 
     /// A timeout struck in the midst of the response.
     fn expire(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        if let Some(exchange) = &self.exchange {
+            exchange.note(Outcome::Timeout);
+        }
         if self.mid_stream_timeout == MidStreamTimeout::Abort {
             return self.break_off(BodyError::Timeout, cx);
         }

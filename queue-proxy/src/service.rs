@@ -4,7 +4,7 @@
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
 use http::header::{
@@ -18,7 +18,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::ext::on_informational;
 use hyper::upgrade::OnUpgrade;
 use policy::Time;
-use policy::gate::{Order, Settings};
+use policy::gate::{Order, RefuseReason, Settings};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -31,7 +31,10 @@ use crate::config::Config;
 use crate::connection::{Client, Handler};
 use crate::deadline::{Deadlines, Told};
 use crate::drain::Drain;
+use crate::exchange::{Exchange, Observer};
 use crate::headers;
+use crate::io::Serving;
+use crate::metrics::{Outcome, Totals};
 use crate::probe;
 use crate::readiness::Prober;
 use crate::relay::{BodyError, InFlight, Relay, SERVER_TIMING, Source, timing};
@@ -55,19 +58,21 @@ pub(crate) struct Proxy {
     prober: Arc<Prober>,
     tunnels: TaskTracker,
     read_ahead: Arc<ReadAhead>,
+    observer: Arc<Observer>,
+    /// `K-Kubelet-Probe` headers that were not believed.
+    disbelieved: AtomicU64,
 }
 
 impl Proxy {
-    /// The proxy of a pod.
+    /// The gate of a pod, where places at the user container are limited.
     #[must_use]
-    pub(crate) fn new(config: Config, stat: Arc<Stat>, drain: Arc<Drain>) -> Arc<Self> {
-        let clock = Clock::start();
+    pub(crate) fn gate(config: &Config, clock: Clock) -> Option<Arc<Admission>> {
         let order = if config.options.slo.is_some() {
             Order::Deadline
         } else {
             Order::Arrival
         };
-        let admission = config.concurrency().map(|concurrency| {
+        config.concurrency().map(|concurrency| {
             let late = config.options.late.0;
             Admission::new(
                 Settings {
@@ -78,7 +83,19 @@ impl Proxy {
                 },
                 clock,
             )
-        });
+        })
+    }
+
+    /// The proxy of a pod.
+    #[must_use]
+    pub(crate) fn new(
+        config: Config,
+        clock: Clock,
+        admission: Option<Arc<Admission>>,
+        stat: Arc<Stat>,
+        drain: Arc<Drain>,
+        observer: Arc<Observer>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             clock,
             admission,
@@ -89,6 +106,8 @@ impl Proxy {
             prober: Prober::new(config.readiness.clone(), config.http2_auto_detection),
             tunnels: TaskTracker::new(),
             read_ahead: Arc::default(),
+            observer,
+            disbelieved: AtomicU64::new(0),
             config,
         })
     }
@@ -99,10 +118,22 @@ impl Proxy {
         &self.tunnels
     }
 
-    /// Deadline headers that could not be used.
-    #[must_use]
-    pub(crate) fn unusable_headers(&self) -> u64 {
-        self.deadlines.unusable()
+    /// Weir's own metrics; none on a revision that has not opted in.
+    pub(crate) fn weir_metrics(
+        &self,
+        certificate_failures: u64,
+    ) -> Vec<prometheus::proto::MetricFamily> {
+        let Some(weir) = &self.observer.weir else {
+            return Vec::new();
+        };
+        weir.gather(
+            self.admission.as_ref(),
+            &Totals {
+                unusable_headers: self.deadlines.unusable(),
+                disbelieved_probes: self.disbelieved.load(Ordering::Relaxed),
+                certificate_failures,
+            },
+        )
     }
 
     /// The gate, if there is one.
@@ -124,6 +155,34 @@ impl Proxy {
             discard(request.into_body(), &client);
             return answer;
         }
+        let exchange = self.observer.begin(
+            &request,
+            client.peer,
+            client.secure,
+            arrival,
+            probe::is_probe(request.headers()),
+            self.admission.is_some(),
+        );
+        let head_only = request.method() == Method::HEAD;
+        let mut response = self
+            .answer(client, request, arrival, serving, exchange.as_ref())
+            .await;
+        if let Some(exchange) = exchange {
+            exchange.answer(response.status().as_u16());
+            response.body_mut().observe(exchange, head_only);
+        }
+        response
+    }
+
+    /// Layers 3 to 11: probes and drain, timeouts, and what is in them.
+    async fn answer(
+        &self,
+        client: Client,
+        request: Request<Incoming>,
+        arrival: Instant,
+        serving: Option<Serving>,
+        exchange: Option<&Arc<Exchange>>,
+    ) -> Response<ProxyBody> {
         if let Some(kind) = probe::classify(request.headers()) {
             discard(request.into_body(), &client);
             return probe::answer(kind, &self.drain, &self.prober).await;
@@ -135,6 +194,7 @@ impl Proxy {
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
         let in_flight = InFlight {
             serving,
+            exchange: exchange.cloned(),
             ..InFlight::default()
         };
         let forward = self.forward(
@@ -146,7 +206,10 @@ impl Proxy {
         );
         let mut response = match timeouts.run(informed.as_ref(), forward).await {
             Ok(response) => response,
-            Err(Expired) => return respond::timeout(grpc),
+            Err(Expired) => {
+                note(exchange, Outcome::Timeout);
+                return respond::timeout(grpc);
+            }
         };
         if response.extensions_mut().remove::<Untyped>().is_none() {
             return response;
@@ -157,8 +220,12 @@ impl Proxy {
                 response.headers_mut().insert(CONTENT_TYPE, kind);
                 response
             }
-            Err(BodyError::Timeout) => respond::timeout(grpc),
+            Err(BodyError::Timeout) => {
+                note(exchange, Outcome::Timeout);
+                respond::timeout(grpc)
+            }
             Err(BodyError::Upstream(error)) => {
+                note(exchange, Outcome::Failed);
                 respond::bad_gateway(&UpstreamError::Unreadable(error), grpc)
             }
         }
@@ -174,12 +241,15 @@ impl Proxy {
         informed: Option<Arc<AtomicBool>>,
     ) -> Response<ProxyBody> {
         let asked = Asked::of(client, &mut request);
+        let exchange = in_flight.exchange.clone();
         if asked.upgrade.is_some() && !request.body().is_end_stream() {
+            note(exchange.as_ref(), Outcome::Malformed);
             discard(request.into_body(), client);
             return respond::bad_request("an upgrade has no body");
         }
         let (mut parts, incoming) = request.into_parts();
         let mut body = ClientBody::new(incoming, client.http1.clone());
+        body.observe(exchange.clone());
 
         headers::add_forwarded(&mut parts.headers);
         let arrival = self.clock.time(timeouts.arrival);
@@ -193,7 +263,10 @@ impl Proxy {
                 .await
             {
                 Ok(permit) => in_flight.permit = permit,
-                Err(refused) => return respond::refused(refused, asked.grpc),
+                Err(refused) => {
+                    self.note_refused(&refused, exchange.as_ref());
+                    return respond::refused(refused, asked.grpc);
+                }
             }
         }
         let begun = Instant::now();
@@ -204,21 +277,42 @@ impl Proxy {
                 .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             parts.headers.insert(UPGRADE, protocol.clone());
         }
+        if let Some(exchange) = &exchange {
+            exchange.dispatch(begun, &parts.method, &mut parts.headers);
+        }
         match self
             .send(Request::from_parts(parts, body), &asked, informed)
             .await
         {
             Ok((mut response, source)) => {
+                if let Some(exchange) = &exchange {
+                    exchange.app_answered(response.status().as_u16());
+                }
                 self.add_server_timing(response.headers_mut(), timeouts.arrival, begun);
                 let begun = self.config.options.opted_in().then_some(begun);
                 self.relay(client, asked, response, source, in_flight, timeouts, begun)
                     .await
             }
-            Err(UpstreamError::ClientBody) => respond::bad_request("the body cannot be read"),
+            Err(UpstreamError::ClientBody) => {
+                note(exchange.as_ref(), Outcome::Malformed);
+                respond::bad_request("the body cannot be read")
+            }
             Err(error) => {
+                note(exchange.as_ref(), Outcome::Failed);
                 tracing::debug!(%error, "no answer from the user container");
                 respond::bad_gateway(&error, asked.grpc)
             }
+        }
+    }
+
+    /// A request gets no place. On revisions that have opted in, one that was shed counts in the stat for as
+    /// long as it would have run, so that shedding does not hide demand from the autoscaler.
+    fn note_refused(&self, refused: &Refused, exchange: Option<&Arc<Exchange>>) {
+        if refused.reason == RefuseReason::Late {
+            note(exchange, Outcome::Shed);
+            self.stat.add_shed(refused.execution);
+        } else {
+            note(exchange, Outcome::Refused);
         }
     }
 
@@ -315,6 +409,7 @@ impl Proxy {
         let switched = headers::upgrade_protocol(&answer.headers);
         if answer.headers.contains_key(TRANSFER_ENCODING) {
             if headers::has_strange_coding(&answer.headers) {
+                note(in_flight.exchange.as_ref(), Outcome::Failed);
                 return respond::bad_gateway(&UpstreamError::StrangeCoding, asked.grpc);
             }
             // RFC 9112 6.3: the length is of no account then.
@@ -381,6 +476,7 @@ impl Proxy {
             });
         let (Source::Http1(connection, _), Some(((_, client_side), protocol))) = (source, agreed)
         else {
+            note(in_flight.exchange.as_ref(), Outcome::Failed);
             return respond::error(
                 StatusCode::BAD_GATEWAY,
                 "the user container switched to a protocol that was not asked for",
@@ -410,11 +506,17 @@ impl Proxy {
     /// The kubelet's own request, not to be counted or held back. Anybody can send the header, so only the
     /// node's address is believed.
     fn is_kubelet(&self, client: &Client, headers: &HeaderMap) -> bool {
-        headers.contains_key(headers::KUBELET_PROBE)
-            && self
-                .config
-                .host_ip
-                .is_some_and(|node| !node.is_loopback() && node == client.peer)
+        if !headers.contains_key(headers::KUBELET_PROBE) {
+            return false;
+        }
+        let is_node = self
+            .config
+            .host_ip
+            .is_some_and(|node| !node.is_loopback() && node == client.peer.ip());
+        if !is_node {
+            self.disbelieved.fetch_add(1, Ordering::Relaxed);
+        }
+        is_node
     }
 
     fn deadlines_of(&self, headers: &HeaderMap, arrival: Time) -> Told {
@@ -436,7 +538,7 @@ impl Proxy {
     ) {
         let original_host = headers::take_knative(&mut parts.headers);
         headers::remove_hop_by_hop(&mut parts.headers);
-        headers::append_forwarded_for(&mut parts.headers, client.peer);
+        headers::append_forwarded_for(&mut parts.headers, client.peer.ip());
         if self.config.options.opted_in() {
             self.deadlines
                 .rewrite(&mut parts.headers, told, arrival, self.clock.now());
@@ -497,6 +599,12 @@ impl Handler for Proxy {
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
         self.serve(client, request).await
+    }
+}
+
+fn note(exchange: Option<&Arc<Exchange>>, outcome: Outcome) {
+    if let Some(exchange) = exchange {
+        exchange.note(outcome);
     }
 }
 

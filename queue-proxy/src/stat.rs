@@ -7,9 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use policy::Span;
 use prost::Message as _;
 use tokio::time::{Instant, MissedTickBehavior};
 
+/// Shed requests add at most this many times the concurrency to a mean (design 4.9).
+const SHED_PER_CONCURRENCY: f64 = 10.0;
 /// How long a window lasts.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
 
@@ -41,6 +44,8 @@ pub(crate) struct StatMessage {
 pub(crate) struct Stat {
     pod: String,
     start: Instant,
+    /// Shed requests add at most this to a window's mean.
+    shed_max: f64,
     counts: Mutex<Counts>,
     report: Mutex<Bytes>,
 }
@@ -52,6 +57,8 @@ struct Counts {
     window_start: Instant,
     all: Series,
     proxied: Series,
+    /// Seconds for which the requests shed in this window would have run.
+    shed: f64,
 }
 
 #[derive(Debug, Default)]
@@ -70,9 +77,10 @@ pub(crate) struct Counted {
 }
 
 impl Stat {
-    /// No requests yet. The first report holds the pod's name only.
+    /// No requests yet. The first report holds the pod's name only. `concurrency`: requests at the user
+    /// container at once, where that is limited; shed ones add at most ten times as much to a mean.
     #[must_use]
-    pub(crate) fn new(pod: &str, now: Instant) -> Arc<Self> {
+    pub(crate) fn new(pod: &str, concurrency: Option<u32>, now: Instant) -> Arc<Self> {
         let empty = StatMessage {
             pod_name: pod.to_owned(),
             ..StatMessage::default()
@@ -80,11 +88,13 @@ impl Stat {
         Arc::new(Self {
             pod: pod.to_owned(),
             start: now,
+            shed_max: SHED_PER_CONCURRENCY * f64::from(concurrency.unwrap_or(0)),
             counts: Mutex::new(Counts {
                 updated: now,
                 window_start: now,
                 all: Series::default(),
                 proxied: Series::default(),
+                shed: 0.0,
             }),
             report: Mutex::new(empty.encode_to_vec().into()),
         })
@@ -104,6 +114,12 @@ impl Stat {
             stat: Arc::clone(self),
             proxied,
         }
+    }
+
+    /// A request was shed that would have run for so long. It counts in the mean of all requests but not in
+    /// that of proxied ones: the activator, which the autoscaler asks about those, has not seen it run.
+    pub(crate) fn add_shed(&self, execution: Span) {
+        self.counts().shed += Duration::from_nanos(execution.0).as_secs_f64();
     }
 
     /// The last finished window, encoded.
@@ -137,9 +153,14 @@ impl Stat {
                 0.0
             }
         };
+        let shed = if window > 0.0 {
+            (counts.shed / window).min(self.shed_max)
+        } else {
+            0.0
+        };
         let message = StatMessage {
             pod_name: self.pod.clone(),
-            average_concurrent_requests: average(&counts.all),
+            average_concurrent_requests: average(&counts.all) + shed,
             average_proxied_concurrent_requests: average(&counts.proxied),
             request_count: f64::from(counts.all.arrivals) / WINDOW.as_secs_f64(),
             proxied_request_count: f64::from(counts.proxied.arrivals) / WINDOW.as_secs_f64(),
@@ -148,6 +169,7 @@ impl Stat {
         counts.window_start = now;
         counts.all.restart();
         counts.proxied.restart();
+        counts.shed = 0.0;
         drop(counts);
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) =
             message.encode_to_vec().into();
@@ -200,7 +222,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_window_holds_means_and_arrivals_and_the_next_starts_afresh() {
-        let stat = Stat::new("pod", Instant::now());
+        let stat = Stat::new("pod", Some(1), Instant::now());
         assert_eq!(
             decode(&stat),
             StatMessage {
@@ -239,8 +261,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_was_shed_counts_within_bounds_and_once() {
+        let stat = Stat::new("pod", Some(2), Instant::now());
+        let average = || decode(&stat).average_concurrent_requests;
+        stat.add_shed(Span::from_millis(500));
+        stat.add_shed(Span::from_millis(2_000));
+        tokio::time::advance(WINDOW).await;
+        stat.finish_window(Instant::now());
+        assert!((average() - 2.5).abs() < 1e-9);
+        assert!(decode(&stat).average_proxied_concurrent_requests.abs() < 1e-9);
+        stat.add_shed(Span::from_millis(60_000));
+        tokio::time::advance(WINDOW).await;
+        stat.finish_window(Instant::now());
+        assert!((average() - 20.0).abs() < 1e-9);
+        tokio::time::advance(WINDOW).await;
+        stat.finish_window(Instant::now());
+        assert!(average().abs() < 1e-9);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_longest_pod_name_fits_into_what_the_autoscaler_reads() {
-        let stat = Stat::new(&"p".repeat(253), Instant::now());
+        let stat = Stat::new(&"p".repeat(253), None, Instant::now());
         drop(stat.arrive(Instant::now(), true));
         let _busy = stat.arrive(Instant::now(), true);
         tokio::time::advance(WINDOW).await;

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::relay::InFlight;
+use crate::socket::Socket;
 use crate::timeouts::Timeouts;
-use crate::upstream::AppIo;
 
 /// A tunnel about to open.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Tunnel {
     /// The client's side.
     pub client: OnUpgrade,
     /// The user container's side.
-    pub app: AppIo,
+    pub app: Socket,
     /// What the user container sent with its 101.
     pub early: Bytes,
     /// What the request holds: it is kept to the end.
@@ -87,7 +87,7 @@ impl Activity {
 struct Watched {
     /// Came with the 101 and is read first.
     early: Bytes,
-    inner: AppIo,
+    inner: Socket,
     activity: Arc<Activity>,
 }
 

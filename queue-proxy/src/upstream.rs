@@ -21,15 +21,14 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::client_body::ClientBody;
 use crate::connection::{HEAD_BYTES_MAX, HEADERS_MAX, keep_alive};
-use crate::io::{poll_write_with, shut_down_write};
+use crate::socket::Socket;
 
 /// An idle connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(90);
@@ -114,7 +113,7 @@ type Pool = Vec<Box<Connection>>;
 #[derive(Debug)]
 pub(crate) struct Connection {
     sender: http1::SendRequest<ClientBody>,
-    driver: http1::Connection<TokioIo<AppIo>, ClientBody>,
+    driver: http1::Connection<TokioIo<Socket>, ClientBody>,
     /// The socket, to look at it without reading.
     socket: Arc<OwnedWriteHalf>,
     idle_since: Instant,
@@ -127,59 +126,6 @@ struct Http2 {
     streams: Arc<AtomicUsize>,
     /// How many streams the user container allows at once.
     streams_max: Arc<AtomicUsize>,
-}
-
-/// The socket of an HTTP/1 connection, in halves of which one is shared.
-#[derive(Debug)]
-pub(crate) struct AppIo {
-    read: OwnedReadHalf,
-    write: Arc<OwnedWriteHalf>,
-}
-
-impl AppIo {
-    fn stream(&self) -> &TcpStream {
-        (*self.write).as_ref()
-    }
-}
-
-impl AsyncRead for AppIo {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.read).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for AppIo {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        poll_write_with(self.stream(), cx, |stream| stream.try_write(buf))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        poll_write_with(self.stream(), cx, |stream| stream.try_write_vectored(bufs))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(shut_down_write(self.stream()))
-    }
 }
 
 /// A stream of an HTTP/2 connection, counted as long as this lives.
@@ -359,12 +305,7 @@ impl Upstream {
     }
 
     async fn connect(&self) -> Result<Box<Connection>, UpstreamError> {
-        let (read, write) = self.dial().await?.into_split();
-        let socket = Arc::new(write);
-        let io = AppIo {
-            read,
-            write: Arc::clone(&socket),
-        };
+        let (io, socket) = Socket::of(self.dial().await?);
         let (sender, driver) = http1::Builder::new()
             .title_case_headers(true)
             .max_buf_size(BUFFER_BYTES_MAX)
@@ -431,7 +372,7 @@ impl Connection {
     }
 
     /// After a 101: the socket, and what the user container has sent on it already.
-    pub(crate) async fn into_tunnel(mut self) -> (AppIo, Bytes) {
+    pub(crate) async fn into_tunnel(mut self) -> (Socket, Bytes) {
         poll_fn(|cx| self.drive(cx)).await;
         let parts = self.driver.into_parts();
         (parts.io.into_inner(), parts.read_buf)

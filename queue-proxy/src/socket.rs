@@ -1,0 +1,100 @@
+//! A socket in halves: one owner reads and writes, and whoever holds the writing half by reference may look at
+//! the socket meanwhile.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Socket {
+    read: OwnedReadHalf,
+    write: Arc<OwnedWriteHalf>,
+}
+
+impl Socket {
+    /// A connection's socket, and its writing half by reference.
+    pub(crate) fn of(stream: TcpStream) -> (Self, Arc<OwnedWriteHalf>) {
+        let (read, write) = stream.into_split();
+        let write = Arc::new(write);
+        let socket = Self {
+            read,
+            write: Arc::clone(&write),
+        };
+        (socket, write)
+    }
+
+    fn stream(&self) -> &TcpStream {
+        (*self.write).as_ref()
+    }
+
+    /// Writes through a shared reference, waiting until the socket takes something.
+    fn poll_write_with(
+        &self,
+        cx: &mut Context<'_>,
+        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let stream = self.stream();
+        loop {
+            match write(stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(stream.poll_write_ready(cx))?;
+                }
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.read).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_with(cx, |stream| stream.try_write(buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_with(cx, |stream| stream.try_write_vectored(bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// The kernel needs none.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends the writing direction; a socket that is closed already has no more to end.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(
+            match SockRef::from(self.stream()).shutdown(std::net::Shutdown::Write) {
+                Err(error) if error.kind() != io::ErrorKind::NotConnected => Err(error),
+                _ => Ok(()),
+            },
+        )
+    }
+}

@@ -1,0 +1,281 @@
+//! OpenTelemetry's pipelines, set up as `OBSERVABILITY_CONFIG` says and flushed at the end.
+//!
+//! The standard variables (`OTEL_EXPORTER_OTLP_*`, `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_TRACES_SAMPLER`, …) win
+//! over the configured values. Collectors with `https` URLs are verified with the system's roots, which
+//! `SSL_CERT_FILE` may replace.
+
+use std::fmt;
+use std::io::Write as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use opentelemetry::KeyValue;
+use opentelemetry_otlp::{MetricExporter, SpanExporter, WithExportConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporter as Export};
+use serde_json::json;
+
+use crate::config::Config;
+use crate::env::Environment;
+use crate::observability::{Metrics, Tracing, Transport};
+use crate::process_log::COMMIT;
+
+/// The last metrics and spans may take this long to be delivered. Fixed by Knative.
+const FLUSH_MAX: Duration = Duration::from_secs(10);
+
+/// The pipelines of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Telemetry {
+    /// Where Knative's instruments report, if metrics are asked for.
+    pub meters: Option<SdkMeterProvider>,
+    /// Where spans go, if they are asked for.
+    pub tracers: Option<SdkTracerProvider>,
+    /// What is scraped, if that is how metrics are asked for.
+    pub registry: Option<prometheus::Registry>,
+}
+
+impl Telemetry {
+    /// Sets all up. Blocks, and must run on a thread of the runtime's that may.
+    ///
+    /// # Errors
+    /// An exporter that cannot be made.
+    pub(crate) fn start(
+        config: &Config,
+        environment: &impl Environment,
+    ) -> Result<Self, TelemetryError> {
+        let resource = resource(config, environment);
+        let mut telemetry = Self::default();
+        match &config.observability.request_metrics {
+            Metrics::None => {}
+            Metrics::Prometheus { .. } => {
+                let registry = prometheus::Registry::new();
+                let reader = opentelemetry_prometheus::exporter()
+                    .with_registry(registry.clone())
+                    .build()
+                    .map_err(|error| TelemetryError::new("requestMetrics", &error))?;
+                let meters = SdkMeterProvider::builder()
+                    .with_resource(resource.clone())
+                    .with_reader(reader);
+                telemetry.meters = Some(meters.build());
+                telemetry.registry = Some(registry);
+            }
+            Metrics::Otlp {
+                transport,
+                endpoint,
+                interval,
+            } => {
+                let endpoint = configured(endpoint, environment, "METRICS");
+                let exporter = metric_exporter(*transport, endpoint)
+                    .map_err(|error| TelemetryError::new("requestMetrics", &error))?;
+                let mut reader = PeriodicReader::builder(exporter);
+                let is_set = environment.get("OTEL_METRIC_EXPORT_INTERVAL").is_some();
+                if let Some(interval) = interval.filter(|_| !is_set) {
+                    reader = reader.with_interval(interval);
+                }
+                let meters = SdkMeterProvider::builder()
+                    .with_resource(resource.clone())
+                    .with_reader(reader.build());
+                telemetry.meters = Some(meters.build());
+            }
+        }
+        let tracers = SdkTracerProvider::builder().with_resource(resource);
+        let sampled = |rate: f64| Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(rate)));
+        let sampler_is_set = environment.get("OTEL_TRACES_SAMPLER").is_some();
+        let (tracers, rate) = match &config.observability.tracing {
+            Tracing::None => return Ok(telemetry),
+            Tracing::Stdout { sampling_rate } => (
+                tracers.with_batch_exporter(StdoutExporter::default()),
+                *sampling_rate,
+            ),
+            Tracing::Otlp {
+                transport,
+                endpoint,
+                sampling_rate,
+            } => {
+                let endpoint = configured(endpoint, environment, "TRACES");
+                let exporter = span_exporter(*transport, endpoint)
+                    .map_err(|error| TelemetryError::new("tracing", &error))?;
+                (tracers.with_batch_exporter(exporter), *sampling_rate)
+            }
+        };
+        let tracers = if sampler_is_set {
+            tracers
+        } else {
+            tracers.with_sampler(sampled(rate))
+        };
+        telemetry.tracers = Some(tracers.build());
+        Ok(telemetry)
+    }
+
+    /// Delivers what there is, and ends. Blocks for as long as [`FLUSH_MAX`] for each of both.
+    pub(crate) fn shut_down(self) {
+        let results = [
+            self.meters
+                .map(|meters| meters.shutdown_with_timeout(FLUSH_MAX)),
+            self.tracers
+                .map(|tracers| tracers.shutdown_with_timeout(FLUSH_MAX)),
+        ];
+        for error in results.into_iter().flatten().filter_map(Result::err) {
+            tracing::warn!(%error, "the last metrics or spans may not have been delivered");
+        }
+    }
+}
+
+/// An exporter that cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[error("OBSERVABILITY_CONFIG: {key}: {why}")]
+pub(crate) struct TelemetryError {
+    key: &'static str,
+    why: String,
+}
+
+impl TelemetryError {
+    fn new(key: &'static str, why: &dyn fmt::Display) -> Self {
+        Self {
+            key,
+            why: why.to_string(),
+        }
+    }
+}
+
+/// The configured endpoint, unless there is none or a variable names one.
+fn configured(endpoint: &str, environment: &impl Environment, signal: &str) -> Option<String> {
+    let names = [
+        "OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(),
+        format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"),
+    ];
+    let is_set = names
+        .iter()
+        .any(|name| environment.get(name).is_some_and(|value| !value.is_empty()));
+    (!is_set && !endpoint.is_empty()).then(|| endpoint.to_owned())
+}
+
+fn metric_exporter(
+    transport: Transport,
+    endpoint: Option<String>,
+) -> Result<MetricExporter, opentelemetry_otlp::ExporterBuildError> {
+    match (transport, endpoint) {
+        (Transport::Grpc, None) => MetricExporter::builder().with_tonic().build(),
+        (Transport::Grpc, Some(endpoint)) => MetricExporter::builder()
+            .with_tonic()
+            .with_endpoint(endpoint)
+            .build(),
+        (Transport::Http, None) => MetricExporter::builder().with_http().build(),
+        (Transport::Http, Some(endpoint)) => MetricExporter::builder()
+            .with_http()
+            .with_endpoint(endpoint)
+            .build(),
+    }
+}
+
+fn span_exporter(
+    transport: Transport,
+    endpoint: Option<String>,
+) -> Result<SpanExporter, opentelemetry_otlp::ExporterBuildError> {
+    match (transport, endpoint) {
+        (Transport::Grpc, None) => SpanExporter::builder().with_tonic().build(),
+        (Transport::Grpc, Some(endpoint)) => SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(endpoint)
+            .build(),
+        (Transport::Http, None) => SpanExporter::builder().with_http().build(),
+        (Transport::Http, Some(endpoint)) => SpanExporter::builder()
+            .with_http()
+            .with_endpoint(endpoint)
+            .build(),
+    }
+}
+
+/// What all metrics and spans of this process have in common.
+fn resource(config: &Config, environment: &impl Environment) -> Resource {
+    let some = |name: &str| environment.get(name).filter(|value| !value.is_empty());
+    let pod = some("POD_NAME")
+        .or_else(|| some("HOSTNAME"))
+        .unwrap_or_default();
+    let service = some("OTEL_SERVICE_NAME").unwrap_or_else(|| {
+        [&config.service, &config.configuration, &config.revision]
+            .into_iter()
+            .find(|name| !name.is_empty())
+            .unwrap_or(&pod)
+            .clone()
+    });
+    let mut attributes = vec![
+        KeyValue::new("container.name", "queue-proxy"),
+        KeyValue::new("k8s.namespace.name", config.namespace.clone()),
+        KeyValue::new("k8s.pod.name", pod.clone()),
+        KeyValue::new("service.version", COMMIT),
+        KeyValue::new("service.name", service),
+        KeyValue::new("service.instance.id", pod),
+    ];
+    for (key, value) in [
+        ("kn.service.name", &config.service),
+        ("kn.configuration.name", &config.configuration),
+        ("kn.revision.name", &config.revision),
+    ] {
+        if !value.is_empty() {
+            attributes.push(KeyValue::new(key, value.clone()));
+        }
+    }
+    Resource::builder().with_attributes(attributes).build()
+}
+
+/// Writes spans on standard output, one JSON object a line.
+#[derive(Debug, Default)]
+struct StdoutExporter {
+    resource: Mutex<serde_json::Value>,
+}
+
+impl Export for StdoutExporter {
+    fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
+        let resource = self.resource.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = String::new();
+        for span in batch {
+            lines.push_str(&span_line(&span, &resource));
+            lines.push('\n');
+        }
+        // There is nobody to tell if this fails.
+        let _written = std::io::stdout().lock().write_all(lines.as_bytes());
+        std::future::ready(Ok(()))
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        let attributes = resource
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string().into()));
+        *self
+            .resource
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner) =
+            serde_json::Value::Object(attributes.collect());
+    }
+}
+
+fn span_line(span: &SpanData, resource: &serde_json::Value) -> String {
+    let nanos = |time: std::time::SystemTime| {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    };
+    let attributes: serde_json::Map<_, _> = span
+        .attributes
+        .iter()
+        .map(|pair| {
+            let value = pair.value.to_string();
+            (pair.key.to_string(), value.into())
+        })
+        .collect();
+    json!({
+        "name": span.name,
+        "traceId": span.span_context.trace_id().to_string(),
+        "spanId": span.span_context.span_id().to_string(),
+        "parentSpanId": span.parent_span_id.to_string(),
+        "kind": format!("{:?}", span.span_kind),
+        "startTimeUnixNano": nanos(span.start_time),
+        "endTimeUnixNano": nanos(span.end_time),
+        "attributes": attributes,
+        "status": format!("{:?}", span.status),
+        "resource": resource,
+    })
+    .to_string()
+}
