@@ -136,7 +136,6 @@ enum StartError {
 
 async fn run(config: Config) -> Result<ExitCode, StartError> {
     let bind = config.bind;
-    let main = listen::listen(bind, config.serving_port)?;
     let admin = listen::listen(bind, ADMIN_PORT)?;
     let stats = listen::listen(bind, STAT_PORT)?;
     let tls = Tls::read(&config.certificates, &config.tls)?;
@@ -153,6 +152,8 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     } else {
         None
     };
+    // Last: who can reach the serving port can reach all others.
+    let main = listen::listen(bind, config.serving_port)?;
     let mut signals = Signals {
         terminate: signal(SignalKind::terminate())?,
         interrupt: signal(SignalKind::interrupt())?,

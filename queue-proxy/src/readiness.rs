@@ -20,6 +20,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -341,20 +342,20 @@ impl Check {
             Self::Exec => {
                 Err("exec probes are not supported here; the kubelet runs them".to_owned())
             }
-            Self::Tcp { port }
-            | Self::Http {
-                port, secure: true, ..
-            } => connect(*port).await.map(drop),
+            Self::Tcp { port } => connect(*port).await.map(drop),
             Self::Http {
                 port,
                 path,
                 headers,
-                ..
+                secure,
             } => {
-                let status = if http2_first && let Ok(status) = get_http2(*port, path).await {
+                let status = if http2_first
+                    && !secure
+                    && let Ok(status) = get_http2(*port, path).await
+                {
                     status
                 } else {
-                    get(*port, path, headers).await?
+                    get(*port, *secure, path, headers).await?
                 };
                 if (200..400).contains(&status.as_u16()) {
                     Ok(())
@@ -377,12 +378,13 @@ async fn connect(port: u16) -> Result<TcpStream, String> {
 /// A GET, following redirects that stay on the host.
 async fn get(
     port: u16,
+    secure: bool,
     path: &str,
     headers: &[(HeaderName, HeaderValue)],
 ) -> Result<StatusCode, String> {
     let mut target = path.to_owned();
     for _ in 0..=REDIRECTS_MAX {
-        let response = get_once(port, &target, headers).await?;
+        let response = get_once(port, secure, &target, headers).await?;
         let location = response
             .headers()
             .get(LOCATION)
@@ -419,13 +421,30 @@ fn same_host(location: &str, target: &str, port: u16) -> Option<String> {
 
 async fn get_once(
     port: u16,
+    secure: bool,
     target: &str,
     headers: &[(HeaderName, HeaderValue)],
 ) -> Result<Response<Incoming>, String> {
     let socket = connect(port).await?;
+    if secure {
+        let stream = crate::tls::connect_unverified(socket)
+            .await
+            .map_err(|error| format!("TLS with 127.0.0.1:{port}: {error}"))?;
+        exchange_http1(stream, port, target, headers).await
+    } else {
+        exchange_http1(socket, port, target, headers).await
+    }
+}
+
+async fn exchange_http1(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    port: u16,
+    target: &str,
+    headers: &[(HeaderName, HeaderValue)],
+) -> Result<Response<Incoming>, String> {
     let (mut sender, driver) = http1::Builder::new()
         .title_case_headers(true)
-        .handshake(TokioIo::new(socket))
+        .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
     let mut request = Request::get(target)

@@ -7,13 +7,19 @@
 //! | [`app2`] | the user container, over HTTP/2 |
 //! | [`client`] | an HTTP/1 client that sees every byte |
 //! | [`client2`] | an HTTP/2 client |
+//! | [`metrics`] | a page of metrics, as Prometheus reads it |
+//! | [`collector`] | an OpenTelemetry collector |
+//! | [`tls`] | a certificate authority, and clients that trust it |
 
 pub mod app;
 pub mod app2;
 pub mod client;
 pub mod client2;
+pub mod collector;
 pub mod message;
+pub mod metrics;
 pub mod proxy;
+pub mod tls;
 
 use std::time::Duration;
 

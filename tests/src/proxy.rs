@@ -16,6 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout};
 
 use crate::client::Client;
+use crate::metrics::Metrics;
 
 /// Names the binary to test instead of Weir's own.
 pub const BINARY_VARIABLE: &str = "WEIR_CONTRACT_BINARY";
@@ -135,6 +136,22 @@ impl Builder {
         self.ip
     }
 
+    /// The folder from which it reads its certificate. A binary that knows no other place than Knative's own
+    /// gets that one, which takes a file system of its own (`contract-report` makes one).
+    ///
+    /// # Panics
+    /// If the folder cannot be made.
+    #[must_use]
+    pub fn certificates(&self) -> PathBuf {
+        let folder = if std::env::var_os(BINARY_VARIABLE).is_some() {
+            "/var/lib/knative/certs".into()
+        } else {
+            self.folder.path().join("certs")
+        };
+        fs::create_dir_all(&folder).expect("a folder for certificates");
+        folder
+    }
+
     /// Starts it and waits for its end.
     ///
     /// # Panics
@@ -170,11 +187,14 @@ impl Builder {
     fn spawn(self) -> Proxy {
         let stderr =
             fs::File::create(self.folder.path().join("stderr")).expect("a file for stderr");
+        let stdout =
+            fs::File::create(self.folder.path().join("stdout")).expect("a file for stdout");
         let child = Command::new(&self.binary)
             .env_clear()
+            .env("WEIR_CERTIFICATES", self.folder.path().join("certs"))
             .envs(&self.environment)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .stderr(stderr)
             .kill_on_drop(true)
             .spawn()
@@ -224,6 +244,27 @@ impl Proxy {
     #[must_use]
     pub fn stderr(&self) -> String {
         fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// What it wrote on stdout so far.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(self.folder.path().join("stdout")).unwrap_or_default()
+    }
+
+    /// The lines on stdout so far that are JSON objects with this key.
+    #[must_use]
+    pub fn json_lines(&self, key: &str) -> Vec<serde_json::Value> {
+        self.stdout()
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .filter(|line: &serde_json::Value| line.get(key).is_some())
+            .collect()
+    }
+
+    /// A page of metrics, in Prometheus' text format.
+    pub async fn metrics(&self) -> Metrics {
+        Metrics::scrape(self.at(9091)).await
     }
 
     /// Its process id.

@@ -96,7 +96,7 @@ async fn item_043_a_slow_body_with_a_length_is_delivered_as_produced() {
 }
 
 #[tokio::test]
-async fn section_2_5_both_directions_run_at_once() {
+async fn item_046_both_directions_run_at_once() {
     let app = App::raw(|mut connection| async move {
         if connection.request_head().await.is_none() {
             return;
@@ -138,7 +138,7 @@ async fn section_2_5_both_directions_run_at_once() {
 }
 
 #[tokio::test]
-async fn section_2_5_an_early_refusal_reaches_a_client_that_is_still_sending() {
+async fn item_047_an_early_refusal_reaches_a_client_that_is_still_sending() {
     let app = App::raw(|mut connection| async move {
         while let Some(mut request) = connection.request_head().await {
             connection

@@ -274,7 +274,7 @@ async fn section_2_6_an_interim_response_ends_the_response_start_timeout() {
 }
 
 #[tokio::test]
-async fn section_2_6_what_the_app_writes_after_expiry_reaches_nobody() {
+async fn item_075_what_the_app_writes_after_expiry_reaches_nobody() {
     let app = App::raw(|mut connection| async move {
         if connection.request().await.is_some() {
             tokio::time::sleep(Duration::from_millis(1_300)).await;

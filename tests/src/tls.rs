@@ -1,0 +1,116 @@
+//! Certificates made for a test, and a client that trusts them.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// The name under which activators call a queue-proxy.
+pub const NAME: &str = "data-plane.knative.dev";
+
+/// A certificate with its key, which vouches for itself.
+pub struct Certificate {
+    made: CertifiedKey<KeyPair>,
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificate")
+    }
+}
+
+impl Certificate {
+    /// A new one.
+    ///
+    /// # Panics
+    /// If none can be made.
+    #[must_use]
+    pub fn new() -> Self {
+        let names = vec![NAME.to_owned(), "kn-user-default".to_owned()];
+        Self {
+            made: generate_simple_self_signed(names).expect("a certificate"),
+        }
+    }
+
+    /// Writes `tls.crt` and `tls.key`, each in one step, as the kubelet does it.
+    ///
+    /// # Panics
+    /// If the folder cannot be written.
+    pub fn write(&self, folder: &Path) {
+        for (name, text) in [
+            ("tls.crt", self.made.cert.pem()),
+            ("tls.key", self.made.signing_key.serialize_pem()),
+        ] {
+            let new = folder.join(format!("{name}.new"));
+            fs::write(&new, text).expect("the folder can be written");
+            fs::rename(&new, folder.join(name)).expect("the folder can be written");
+        }
+    }
+
+    /// Shakes hands as a client that trusts this certificate alone and offers these application protocols.
+    ///
+    /// # Errors
+    /// The server has another certificate, or takes none of the versions.
+    ///
+    /// # Panics
+    /// If nobody listens.
+    pub async fn connect(
+        &self,
+        address: SocketAddr,
+        versions: &[&'static SupportedProtocolVersion],
+        protocols: &[&[u8]],
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.made.cert.der().clone()).expect("a root");
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        let socket = TcpStream::connect(address).await.expect("somebody listens");
+        let name = ServerName::try_from(NAME).expect("a name");
+        TlsConnector::from(Arc::new(config))
+            .connect(name, socket)
+            .await
+    }
+
+    /// Takes connections as a server with this certificate.
+    ///
+    /// # Panics
+    /// If the key cannot be used.
+    #[must_use]
+    pub fn acceptor(&self) -> TlsAcceptor {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let key = self
+            .made
+            .signing_key
+            .serialize_der()
+            .try_into()
+            .expect("a key");
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![self.made.cert.der().clone()], key)
+            .expect("a pair");
+        TlsAcceptor::from(Arc::new(config))
+    }
+}
+
+impl Default for Certificate {
+    fn default() -> Self {
+        Self::new()
+    }
+}

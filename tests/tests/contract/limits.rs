@@ -1,0 +1,127 @@
+//! Heads that never end, bodies that are large, clients that do not read.
+
+use std::time::{Duration, Instant};
+
+use tests::app::App;
+use tests::eventually;
+use tests::proxy::Proxy;
+
+use crate::proxy;
+
+const GIBIBYTE: usize = 1 << 30;
+const MEBIBYTE: usize = 1 << 20;
+
+fn resident_bytes(proxy: &Proxy) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS"))
+        .unwrap();
+    let kibibytes: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kibibytes * 1024
+}
+
+#[tokio::test]
+async fn item_031_an_incomplete_head_is_cut_after_a_minute() {
+    let app = App::saying("x").await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = proxy.connect().await;
+    let begin = Instant::now();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\nX-Slow: ").await;
+    // A byte now and then does not help.
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        client.send("a").await;
+    }
+    client.rest().await;
+    let elapsed = begin.elapsed();
+    assert!(elapsed >= Duration::from_secs(59), "{elapsed:?}");
+    assert!(elapsed < Duration::from_secs(65), "{elapsed:?}");
+    assert_eq!(app.seen.count(), 0);
+}
+
+#[tokio::test]
+async fn item_044_a_gibibyte_each_way_takes_no_memory() {
+    let app = App::raw(|mut connection| async move {
+        let Some(_head) = connection.request_head().await else {
+            return;
+        };
+        let mut taken = 0;
+        while taken < GIBIBYTE {
+            match connection.read().await.len() {
+                0 => return,
+                n => taken += n,
+            }
+        }
+        connection
+            .write(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {GIBIBYTE}\r\n\r\n"
+            ))
+            .await;
+        let piece = vec![b'x'; MEBIBYTE];
+        for _ in 0..GIBIBYTE / MEBIBYTE {
+            connection.write(&piece).await;
+        }
+        connection.closed().await;
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let before = resident_bytes(&proxy);
+    let mut client = proxy.connect().await;
+    client
+        .send(format!(
+            "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {GIBIBYTE}\r\n\r\n"
+        ))
+        .await;
+    let piece = vec![b'y'; MEBIBYTE];
+    let mut peak = 0;
+    for _ in 0..GIBIBYTE / MEBIBYTE {
+        client.send(&piece).await;
+        peak = peak.max(resident_bytes(&proxy));
+    }
+    assert_eq!(client.head().await.status(), 200);
+    for _ in 0..GIBIBYTE / MEBIBYTE {
+        client.bytes(MEBIBYTE).await;
+        peak = peak.max(resident_bytes(&proxy));
+    }
+    let growth = peak.saturating_sub(before);
+    assert!(growth < 64 * MEBIBYTE, "{growth}");
+}
+
+#[tokio::test]
+async fn item_045_a_client_that_stops_reading_stops_the_app_and_nobody_else() {
+    let app = App::raw(|mut connection| async move {
+        while let Some(request) = connection.request().await {
+            if request.target() == "/endless" {
+                connection
+                    .write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    .await;
+                let piece = [
+                    format!("{MEBIBYTE:x}\r\n").as_bytes(),
+                    &vec![b'x'; MEBIBYTE],
+                    b"\r\n",
+                ]
+                .concat();
+                let written = connection.unless_stalled(piece).await;
+                assert!(
+                    written < 32,
+                    "{written} MiB went to a client that does not read"
+                );
+                // Told to the test by the end of this connection's request.
+                return;
+            }
+            connection.write(tests::app::ok("other")).await;
+        }
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let mut stalled = proxy.connect().await;
+    stalled
+        .send("GET /endless HTTP/1.1\r\nHost: t\r\n\r\n")
+        .await;
+    assert_eq!(stalled.head().await.status(), 200);
+    for _ in 0..20 {
+        assert_eq!(proxy.connect().await.get("/").await.text(), "other");
+    }
+    eventually("the app was stopped", || app.seen.connections() >= 2).await;
+}

@@ -1,0 +1,218 @@
+use tests::app::App;
+use tests::client2::Client2;
+use tests::eventually;
+use tests::proxy::{Builder, Proxy};
+
+use crate::proxy;
+
+fn logging(app: &App, more: &str) -> Builder {
+    proxy(app.port).set(
+        "OBSERVABILITY_CONFIG",
+        format!(r#"{{"enableRequestLog":true{more}}}"#),
+    )
+}
+
+/// The request-log lines of the default template, once there are `count`.
+async fn lines(proxy: &Proxy, count: usize) -> Vec<serde_json::Value> {
+    eventually("lines of the request log", || {
+        proxy.json_lines("httpRequest").len() >= count
+    })
+    .await;
+    proxy.json_lines("httpRequest")
+}
+
+#[tokio::test]
+async fn item_130_each_request_is_one_line_of_the_default_template() {
+    let app = App::saying("hello").await;
+    let proxy = logging(&app, "").start().await;
+    let mut client = proxy.connect().await;
+    client
+        .send(
+            "POST /x?y=\"1\" HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nUser-Agent: me\r\n\
+             Referer: http://r/\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\nabc"
+                .replace('"', "%22"),
+        )
+        .await;
+    client.response().await;
+    let line = lines(&proxy, 1).await.remove(0);
+    let request = &line["httpRequest"];
+    for (key, value) in [
+        ("requestMethod", "POST"),
+        ("requestUrl", "/x?y=%221%22"),
+        ("requestSize", "3"),
+        ("responseSize", "5"),
+        ("userAgent", "me"),
+        ("serverIp", "10.0.0.7"),
+        ("referer", "http://r/"),
+        ("protocol", "HTTP/1.1"),
+    ] {
+        assert_eq!(request[key], value, "{key}");
+    }
+    assert_eq!(request["status"], 200);
+    assert_eq!(line["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    let latency = request["latency"].as_str().unwrap();
+    let seconds: f64 = latency.strip_suffix('s').unwrap().parse().unwrap();
+    assert!(seconds > 0.0 && seconds < 5.0, "{latency}");
+    let peer = request["remoteIp"].as_str().unwrap();
+    assert!(peer.parse::<std::net::SocketAddr>().is_ok(), "{peer}");
+}
+
+#[tokio::test]
+async fn item_130_so_are_requests_over_http2_and_those_the_proxy_answers_itself() {
+    let app = App::saying("hello").await;
+    let proxy = logging(&app, "").start().await;
+    // The user container speaks HTTP/1 only.
+    Client2::connect(proxy.address()).await.get("/two").await;
+    let line = lines(&proxy, 1).await.remove(0);
+    assert_eq!(line["httpRequest"]["protocol"], "HTTP/2.0");
+    assert_eq!(line["httpRequest"]["requestUrl"], "/two");
+    assert_eq!(line["httpRequest"]["status"], 502);
+}
+
+#[tokio::test]
+async fn item_131_probes_are_logged_only_when_asked_for() {
+    const PROBE: &str = "User-Agent: kube-probe/1.30\r\nK-Network-Probe: queue\r\n";
+    let app = App::saying("hello").await;
+    for (more, count) in [("", 1), (r#","enableProbeRequestLog":true"#, 2)] {
+        let proxy = logging(&app, more).start().await;
+        proxy.connect().await.get_with("/", PROBE).await;
+        proxy.connect().await.get("/").await;
+        let lines = lines(&proxy, count).await;
+        assert_eq!(lines.len(), count);
+        let agents: Vec<_> = lines
+            .iter()
+            .map(|line| line["httpRequest"]["userAgent"].as_str().unwrap())
+            .collect();
+        assert_eq!(agents.contains(&"kube-probe/1.30"), count == 2);
+    }
+}
+
+#[tokio::test]
+async fn item_132_an_unreadable_template_ends_the_log_and_nothing_else() {
+    let app = App::saying("hello").await;
+    let proxy = logging(&app, r#","requestLogTemplate":"a\n{{.Request""#)
+        .start()
+        .await;
+    assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
+    let log = proxy.stderr();
+    assert!(log.contains("request-log-template"), "{log}");
+    assert_eq!(proxy.stdout(), "");
+}
+
+#[tokio::test]
+async fn item_132_a_failing_template_says_so_and_what_it_can() {
+    let app = App::saying("hello").await;
+    let proxy = logging(&app, r#","requestLogTemplate":"{{.Request.Nope}}""#)
+        .start()
+        .await;
+    proxy.connect().await.get("/x").await;
+    eventually("a line", || proxy.stdout().ends_with('\n')).await;
+    let line = proxy.stdout();
+    let start = "Invalid request log template: method: GET, response code: 200, latency: ";
+    assert!(
+        line.starts_with(start) && line.trim_end().ends_with(", url: /x"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn an_unreadable_template_is_refused_with_its_place() {
+    let app = App::saying("hello").await;
+    let proxy = logging(&app, r#","requestLogTemplate":"a\n{{range .X}}{{end}}""#)
+        .start()
+        .await;
+    let log = proxy.stderr();
+    assert!(
+        log.contains("line 2, column 3: range is not known here"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn item_133_a_request_that_its_client_cancelled_is_no_success() {
+    let app = App::silent().await;
+    let proxy = logging(&app, "").concurrency(1).start().await;
+    let mut running = proxy.connect().await;
+    running
+        .send("GET /running HTTP/1.1\r\nHost: t\r\n\r\n")
+        .await;
+    eventually("it runs", || app.seen.live() == 1).await;
+    let mut waiting = proxy.connect().await;
+    waiting
+        .send("GET /waiting HTTP/1.1\r\nHost: t\r\n\r\n")
+        .await;
+    drop(waiting);
+    drop(running);
+    for line in lines(&proxy, 2).await {
+        assert_eq!(line["httpRequest"]["status"], 499, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_breaks_off_is_logged_as_500() {
+    let app = App::raw(|mut connection| async move {
+        connection.request().await;
+        connection
+            .write("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
+            .await;
+    })
+    .await;
+    let proxy = logging(&app, "").start().await;
+    let mut client = proxy.connect().await;
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    assert!(client.try_response().await.is_err());
+    let line = lines(&proxy, 1).await.remove(0);
+    assert_eq!(line["httpRequest"]["status"], 500, "{line}");
+}
+
+#[tokio::test]
+async fn a_tunnel_is_logged_when_it_ends() {
+    let app = App::raw(|mut connection| async move {
+        connection.request_head().await;
+        connection
+            .write(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+            )
+            .await;
+        connection.closed().await;
+    })
+    .await;
+    let proxy = logging(&app, "").start().await;
+    let mut client = proxy.connect().await;
+    client
+        .send("GET /tunnel HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+        .await;
+    assert_eq!(client.head().await.status(), 101);
+    assert_eq!(proxy.stdout(), "");
+    drop(client);
+    let line = lines(&proxy, 1).await.remove(0);
+    assert_eq!(line["httpRequest"]["status"], 101);
+}
+
+#[tokio::test]
+async fn section_2_15_the_process_log_has_zaps_keys_where_its_configuration_says() {
+    let app = App::saying("hello").await;
+    let shipped = r#"{"level":"info","outputPaths":["stdout"],"encoding":"json","encoderConfig":
+        {"timeKey":"timestamp","levelKey":"severity","nameKey":"logger","callerKey":"caller",
+        "messageKey":"message","levelEncoder":"","timeEncoder":"iso8601"}}"#;
+    let proxy = proxy(app.port)
+        .set("SERVING_LOGGING_CONFIG", shipped)
+        .start()
+        .await;
+    eventually("a line", || !proxy.json_lines("severity").is_empty()).await;
+    let line = proxy.json_lines("severity").remove(0);
+    assert_eq!(line["severity"], "info");
+    assert_eq!(line["logger"], "queueproxy");
+    assert_eq!(line["knative.dev/key"], "default/revision-00001");
+    assert_eq!(
+        line["knative.dev/pod"],
+        "revision-00001-deployment-5d8f-x2v7q"
+    );
+    for key in ["timestamp", "caller", "message", "commit"] {
+        assert!(
+            line[key].as_str().is_some_and(|text| !text.is_empty()),
+            "{key}"
+        );
+    }
+    assert_eq!(proxy.stderr(), "");
+}
