@@ -45,7 +45,7 @@ impl Handler for Admin {
         client: Client,
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
-        let _serving = client.http1.as_ref().map(|connection| connection.begin());
+        let _serving = client.begin(request.headers());
         if request.uri().path() != "/wait-for-drain" {
             return not_found();
         }
@@ -60,7 +60,7 @@ impl Handler for Scrape {
         client: Client,
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
-        let _serving = client.http1.as_ref().map(|connection| connection.begin());
+        let _serving = client.begin(request.headers());
         if request.uri().path() != "/metrics" {
             return not_found();
         }
@@ -98,7 +98,7 @@ impl Handler for Stats {
         client: Client,
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
-        let _serving = client.http1.as_ref().map(|connection| connection.begin());
+        let _serving = client.begin(request.headers());
         if request.uri().path() != "/metrics" {
             return not_found();
         }

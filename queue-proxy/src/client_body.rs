@@ -16,6 +16,7 @@ use tokio::time::Sleep;
 
 use crate::exchange::Exchange;
 use crate::io::ConnectionState;
+use crate::relay::BURST_MAX;
 
 /// A client that waits for `100 Continue` is told to go on after this time, whatever the user container
 /// says. Fixed by Knative.
@@ -38,6 +39,8 @@ pub(crate) struct ClientBody {
     gone: bool,
     /// Those who observe the request.
     exchange: Option<Arc<Exchange>>,
+    /// Frames since something else had a turn.
+    burst: u32,
 }
 
 /// What was read while the request waited.
@@ -128,6 +131,7 @@ impl ClientBody {
             ended,
             gone: false,
             exchange: None,
+            burst: 0,
         }
     }
 
@@ -211,6 +215,11 @@ impl Body for ClientBody {
             }
             self.hold = None;
         }
+        if self.burst >= BURST_MAX {
+            self.burst = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if let Some(frame) = self.ahead.as_mut().and_then(|ahead| ahead.pop()) {
             return self.unless_gone(Some(frame));
         }
@@ -219,7 +228,11 @@ impl Body for ClientBody {
         if self.ended {
             return Poll::Ready(None);
         }
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+            self.burst = 0;
+            return Poll::Pending;
+        };
+        self.burst += 1;
         self.ended = frame.is_none() || self.incoming.is_end_stream();
         self.unless_gone(frame)
     }

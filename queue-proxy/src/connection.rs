@@ -17,7 +17,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
@@ -31,7 +32,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::body::ProxyBody;
-use crate::io::{ClientIo, ConnectionState, Transport};
+use crate::frames::{Frames, Http2State};
+use crate::headers::content_length;
+use crate::io::{ClientIo, ConnectionState, Protocol, Serving, Transport};
 use crate::socket::Socket;
 use crate::tls::Tls;
 
@@ -75,6 +78,21 @@ pub(crate) struct Client {
     pub http1: Option<Arc<ConnectionState>>,
 }
 
+impl Client {
+    /// A request with this head begins to be served, until what is returned is dropped.
+    pub(crate) fn begin(&self, head: &HeaderMap) -> Option<Serving> {
+        let connection = self.http1.as_ref()?;
+        let length = if head.contains_key(TRANSFER_ENCODING) {
+            None
+        } else if head.contains_key(CONTENT_LENGTH) {
+            content_length(head)
+        } else {
+            Some(0)
+        };
+        Some(connection.begin(length))
+    }
+}
+
 /// Answers requests; one for all connections of a listener.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers one request.
@@ -116,6 +134,7 @@ pub(crate) async fn accept<H: Handler>(
     connections: TaskTracker,
 ) {
     let mut stop = pin!(shutdown.wait());
+    let mut failures = 0_u64;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -124,6 +143,7 @@ pub(crate) async fn accept<H: Handler>(
         };
         match accepted {
             Ok((stream, peer)) => {
+                failures = 0;
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 connections.spawn(serve(
                     stream,
@@ -136,7 +156,11 @@ pub(crate) async fn accept<H: Handler>(
             // The client left before we took it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                failures += 1;
+                // It may last, and nothing new is to be said of it.
+                if failures.is_power_of_two() {
+                    tracing::warn!(%error, failures, "cannot accept a connection");
+                }
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
@@ -176,12 +200,14 @@ async fn serve<H: Handler>(
         secure: tls.is_some(),
         http1: None,
     };
-    let state = ConnectionState::new();
-    let speaks_http2 = begin[..] == *HTTP2_PREFACE;
-    let io = ClientIo::new(transport, Arc::clone(&state), begin);
-    if speaks_http2 {
-        serve_http2(io, client, handler, &shutdown).await;
+    if begin[..] == *HTTP2_PREFACE {
+        let state = Arc::<Http2State>::default();
+        let protocol = Protocol::Http2(Frames::default(), Arc::clone(&state));
+        let io = ClientIo::new(transport, protocol, begin);
+        serve_http2(io, &state, client, handler, &shutdown).await;
     } else {
+        let state = ConnectionState::new();
+        let io = ClientIo::new(transport, Protocol::Http1(Arc::clone(&state)), begin);
         serve_http1(io, write, state, client, handler, &shutdown).await;
     }
 }
@@ -273,7 +299,8 @@ async fn serve_http1<H: Handler>(
 /// Reads and throws away what the client still sends, until it stops or the time is up.
 async fn linger(socket: &TcpStream) {
     let until = Instant::now() + LINGER;
-    let mut scratch = [0; 16 * 1024];
+    // On the heap: else every connection's task has room for it.
+    let mut scratch = vec![0; 16 * 1024];
     while let Ok(Ok(())) = tokio::time::timeout_at(until, socket.readable()).await {
         match socket.try_read(&mut scratch) {
             Ok(0) => return,
@@ -296,6 +323,7 @@ pub(crate) fn keep_alive(stream: &TcpStream, after: Duration) -> io::Result<()> 
 
 async fn serve_http2<H: Handler>(
     io: ClientIo,
+    state: &Http2State,
     client: Client,
     handler: Arc<H>,
     shutdown: &Shutdown,
@@ -312,12 +340,21 @@ async fn serve_http2<H: Handler>(
             .max_header_list_size(HTTP2_HEADER_LIST_BYTES_MAX)
             .serve_connection(TokioIo::new(io), service)
     );
-    let stopped = tokio::select! {
-        _ended = connection.as_mut() => false,
-        () = shutdown.wait() => true,
-    };
-    if !stopped {
-        return;
+    let mut overdue: Option<Pin<Box<tokio::time::Sleep>>> = None;
+    let served = poll_fn(|cx| {
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if !state.is_unfinished() {
+            overdue = None;
+            return Poll::Pending;
+        }
+        let overdue = overdue.get_or_insert_with(|| Box::pin(tokio::time::sleep(HEAD_TIMEOUT)));
+        overdue.as_mut().poll(cx)
+    });
+    tokio::select! {
+        () = served => return,
+        () = shutdown.wait() => {}
     }
     connection.as_mut().graceful_shutdown();
     streams.close();

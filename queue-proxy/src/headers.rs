@@ -29,6 +29,9 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
+/// No `Forwarded` is made of an `X-Forwarded-For` longer than this: it would be six times as long.
+const FORWARDED_FOR_BYTES_MAX: usize = 16 * 1024;
+
 /// Characters of a path that are illegal in a URL but arrive all the same.
 const PATH_ILLEGAL: &AsciiSet = &CONTROLS
     .add(b' ')
@@ -178,7 +181,8 @@ pub(crate) fn add_forwarded(headers: &mut HeaderMap) {
         text(FORWARDED_HOST),
         text(FORWARDED_PROTO),
     );
-    if addresses.is_empty() && host.is_empty() && proto.is_empty() {
+    let is_nothing = addresses.is_empty() && host.is_empty() && proto.is_empty();
+    if is_nothing || addresses.len() > FORWARDED_FOR_BYTES_MAX {
         return;
     }
     let mut forwarded = String::with_capacity(64);
@@ -299,6 +303,20 @@ pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
         .trim()
         .parse()
         .ok()
+}
+
+/// Writes a length that was said several times (`3, 3`, RFC 9110 8.6) once. hyper has checked that they agree.
+pub(crate) fn normalize_content_length(headers: &mut HeaderMap) {
+    if content_length(headers).is_some() {
+        return;
+    }
+    let first = headers.get(CONTENT_LENGTH).and_then(|value| {
+        let first = value.to_str().ok()?.split(',').next()?;
+        first.trim().parse::<u64>().ok()
+    });
+    if let Some(length) = first {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
 }
 
 /// The client waits for `100 Continue`.

@@ -12,7 +12,7 @@
 use std::io;
 use std::io::IoSlice;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -20,9 +20,12 @@ use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
+use crate::frames::{Frames, Http2State};
 use crate::socket::Socket;
 
 const TERMINATOR: &[u8] = b"0\r\n\r\n";
+const HEAD_END: &[u8] = b"\r\n\r\n";
+const UNKNOWN: u64 = u64::MAX;
 
 /// What the parts of one HTTP/1 connection know of each other.
 #[derive(Debug, Default)]
@@ -35,6 +38,10 @@ pub(crate) struct ConnectionState {
     body_unread: AtomicBool,
     /// The connection has become a tunnel.
     upgraded: AtomicBool,
+    /// Bytes that came behind the head of the request being served, or [`UNKNOWN`].
+    tail: AtomicU64,
+    /// The last bytes that came end with an empty line.
+    ends_blank: AtomicBool,
     trailers: Mutex<Trailers>,
 }
 
@@ -54,7 +61,10 @@ enum Trailers {
 
 /// A request is being served as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Serving(Arc<ConnectionState>);
+pub(crate) struct Serving {
+    connection: Arc<ConnectionState>,
+    length: Option<u64>,
+}
 
 impl ConnectionState {
     /// A new connection: its first request head is awaited.
@@ -65,12 +75,57 @@ impl ConnectionState {
         })
     }
 
-    /// A request head is complete.
-    pub(crate) fn begin(self: &Arc<Self>) -> Serving {
+    /// A request head is complete; `length` is that of its body, if it is stated.
+    pub(crate) fn begin(self: &Arc<Self>, length: Option<u64>) -> Serving {
         self.serving.store(true, Ordering::Relaxed);
         self.reading_head.store(false, Ordering::Relaxed);
         self.body_unread.store(false, Ordering::Relaxed);
-        Serving(Arc::clone(self))
+        Serving {
+            connection: Arc::clone(self),
+            length,
+        }
+    }
+
+    /// The response has been handed to hyper whole. What the client has sent beyond its request is the
+    /// beginning of the next head, whose time runs from here.
+    fn end(&self, length: Option<u64>) {
+        let tail = self.tail.swap(UNKNOWN, Ordering::Relaxed);
+        let is_behind = match length {
+            // A head, and the last piece of a chunked body, end with an empty line.
+            _ if self.ends_blank.load(Ordering::Relaxed) => false,
+            Some(length) if tail != UNKNOWN => tail > length,
+            _ => true,
+        };
+        if is_behind {
+            self.reading_head.store(true, Ordering::Relaxed);
+        }
+        self.serving.store(false, Ordering::Relaxed);
+    }
+
+    /// Bytes have come.
+    fn note_read(&self, bytes: &[u8]) {
+        let ends_blank = bytes.ends_with(HEAD_END);
+        self.ends_blank.store(ends_blank, Ordering::Relaxed);
+        if self.is_serving() || self.has_body_unread() {
+            let tail = self.tail.load(Ordering::Relaxed);
+            if tail != UNKNOWN {
+                self.tail
+                    .store(tail + bytes.len() as u64, Ordering::Relaxed);
+            }
+            return;
+        }
+        self.reading_head.store(true, Ordering::Relaxed);
+        // What stands behind the head belongs to the body. A head whose end is divided between two reads is
+        // not found; then nothing is known of what follows.
+        let tail = if ends_blank {
+            Some(0)
+        } else {
+            let end = bytes
+                .windows(HEAD_END.len())
+                .position(|window| window == HEAD_END);
+            end.map(|end| (bytes.len() - end - HEAD_END.len()) as u64)
+        };
+        self.tail.store(tail.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
     pub(crate) fn is_serving(&self) -> bool {
@@ -140,7 +195,7 @@ impl ConnectionState {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.0.serving.store(false, Ordering::Relaxed);
+        self.connection.end(self.length);
     }
 }
 
@@ -148,9 +203,27 @@ impl Drop for Serving {
 #[derive(Debug)]
 pub(crate) struct ClientIo {
     transport: Transport,
-    state: Arc<ConnectionState>,
+    protocol: Protocol,
     /// Read from the transport already, to see which protocol it speaks.
     prefix: Bytes,
+}
+
+/// What is noted of the bytes that pass.
+#[derive(Debug)]
+pub(crate) enum Protocol {
+    /// See [`ConnectionState`].
+    Http1(Arc<ConnectionState>),
+    /// See [`Frames`].
+    Http2(Frames, Arc<Http2State>),
+}
+
+impl Protocol {
+    fn note_read(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Http1(state) => state.note_read(bytes),
+            Self::Http2(frames, state) => frames.read(bytes, state),
+        }
+    }
 }
 
 /// What carries a client's bytes.
@@ -164,14 +237,10 @@ pub(crate) enum Transport {
 
 impl ClientIo {
     /// A transport of which `prefix` was read already.
-    pub(crate) const fn new(
-        transport: Transport,
-        state: Arc<ConnectionState>,
-        prefix: Bytes,
-    ) -> Self {
+    pub(crate) const fn new(transport: Transport, protocol: Protocol, prefix: Bytes) -> Self {
         Self {
             transport,
-            state,
+            protocol,
             prefix,
         }
     }
@@ -182,7 +251,10 @@ impl ClientIo {
         cx: &mut Context<'_>,
         next: &[u8],
     ) -> Poll<Option<io::Result<usize>>> {
-        let mut trailers = self.state.lock();
+        let Protocol::Http1(state) = &self.protocol else {
+            return Poll::Ready(None);
+        };
+        let mut trailers = state.lock();
         if let Trailers::Ending(encoded) = &*trailers {
             if !next.starts_with(TERMINATOR) {
                 debug_assert!(false, "the end of a body is followed by its terminator");
@@ -213,14 +285,15 @@ impl AsyncRead for ClientIo {
     ) -> Poll<io::Result<()>> {
         if !self.prefix.is_empty() {
             let n = self.prefix.len().min(buf.remaining());
-            buf.put_slice(&self.prefix.split_to(n));
+            let begin = self.prefix.split_to(n);
+            buf.put_slice(&begin);
+            self.protocol.note_read(&begin);
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.transport).poll_read(cx, buf))?;
-        if buf.filled().len() > before && !self.state.is_serving() && !self.state.has_body_unread()
-        {
-            self.state.reading_head.store(true, Ordering::Relaxed);
+        if buf.filled().len() > before {
+            self.protocol.note_read(&buf.filled()[before..]);
         }
         Poll::Ready(Ok(()))
     }
@@ -260,7 +333,9 @@ impl AsyncWrite for ClientIo {
     /// hyper flushes when it has nothing left to write.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
-        self.state.on_flushed();
+        if let Protocol::Http1(state) = &self.protocol {
+            state.on_flushed();
+        }
         Poll::Ready(Ok(()))
     }
 

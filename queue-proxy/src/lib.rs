@@ -18,6 +18,7 @@ mod deadline;
 mod drain;
 mod env;
 mod exchange;
+mod frames;
 mod headers;
 mod io;
 mod listen;

@@ -63,11 +63,8 @@ pub(crate) enum Transport {
 pub(crate) enum Tracing {
     /// There are none, and no header is added.
     None,
-    /// One JSON object a span on standard output.
-    Stdout {
-        /// The part of traces begun here that is sampled, 0 to 1.
-        sampling_rate: f64,
-    },
+    /// One JSON object a span on standard output; all traces are sampled.
+    Stdout,
     /// Pushed by OTLP.
     Otlp {
         /// How.
@@ -173,7 +170,7 @@ fn tracing(raw: RawExport) -> Result<Tracing, String> {
     let endpoint = raw.endpoint.unwrap_or_default();
     Ok(match raw.protocol.as_deref().unwrap_or_default() {
         "" | "none" => Tracing::None,
-        "stdout" => Tracing::Stdout { sampling_rate },
+        "stdout" => Tracing::Stdout,
         protocol => match transport(protocol) {
             Some(transport) => Tracing::Otlp {
                 transport,

@@ -52,7 +52,7 @@ impl Handler for Profiling {
         client: Client,
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
-        let _serving = client.http1.as_ref().map(|connection| connection.begin());
+        let _serving = client.begin(request.headers());
         match request.uri().path().strip_prefix(FOLDER) {
             Some("" | "/") => respond::text(StatusCode::OK, INDEX),
             Some("/cmdline") => {

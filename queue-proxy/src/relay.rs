@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::admission::Permit;
+use crate::connection::HEADERS_MAX;
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::io::{ConnectionState, Serving};
@@ -32,6 +33,10 @@ use crate::upstream::{Connection, Stream, Upstream};
 pub(crate) const TIMEOUT_TEXT: &[u8] = b"request timeout";
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
+/// So many frames are passed on in one turn of the task. A user container that sends a byte at a time would
+/// otherwise keep all others waiting for as long as its bytes are there.
+pub(crate) const BURST_MAX: u32 = 64;
+
 /// A response that breaks off.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
@@ -41,6 +46,9 @@ pub(crate) enum BodyError {
     /// A timeout cut it.
     #[error("a timeout cut the response")]
     Timeout,
+    /// It has more trailers than are taken.
+    #[error("the user container's answer has more than {HEADERS_MAX} trailers")]
+    TooManyTrailers,
 }
 
 /// What is polled of a response's body.
@@ -87,6 +95,8 @@ pub(crate) struct Relay {
     first: Option<Frame<Bytes>>,
     broken: Option<BodyError>,
     state: State,
+    /// Frames since something else had a turn.
+    burst: u32,
 }
 
 /// The user container's side of a response: the body reads from it, the watchdog ends it.
@@ -249,6 +259,7 @@ impl Relay {
             first: None,
             broken: None,
             state: State::Passing,
+            burst: 0,
         })
     }
 
@@ -312,11 +323,18 @@ impl Relay {
     }
 
     fn poll_passing(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        if self.burst >= BURST_MAX {
+            self.burst = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let polled = self.app().poll(cx);
         let Poll::Ready(polled) = polled else {
+            self.burst = 0;
             self.watch();
             return Poll::Pending;
         };
+        self.burst += 1;
         match polled {
             Polled::Frame(frame, last) => match frame.into_data() {
                 Ok(data) => {
@@ -383,6 +401,9 @@ impl Relay {
     }
 
     fn on_trailers(&mut self, mut trailers: HeaderMap, cx: &mut Context<'_>) -> PolledFrame {
+        if trailers.len() > HEADERS_MAX {
+            return self.break_off(BodyError::TooManyTrailers, cx);
+        }
         self.finish(cx);
         headers::remove_bad_trailers(&mut trailers);
         if let Some(connection) = self.http1.as_ref().filter(|_| !trailers.is_empty()) {

@@ -86,6 +86,21 @@ pub(crate) fn unsupported_coding() -> Response<ProxyBody> {
     response
 }
 
+/// `CONNECT`, which no gateway in front of a pod sends.
+#[must_use]
+pub(crate) fn connect() -> Response<ProxyBody> {
+    error(StatusCode::METHOD_NOT_ALLOWED, "CONNECT is not supported")
+}
+
+/// More header lines than are taken.
+#[must_use]
+pub(crate) fn too_many_headers() -> Response<ProxyBody> {
+    error(
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "Request Header Fields Too Large",
+    )
+}
+
 /// `Expect` asks for something else than `100-continue`.
 #[must_use]
 pub(crate) fn expectation_failed() -> Response<ProxyBody> {

@@ -28,7 +28,7 @@ use crate::class;
 use crate::client_body::{ClientBody, ReadAhead};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::connection::{Client, Handler};
+use crate::connection::{Client, HEADERS_MAX, Handler};
 use crate::deadline::{Deadlines, Told};
 use crate::drain::Drain;
 use crate::exchange::{Exchange, Observer};
@@ -150,7 +150,7 @@ impl Proxy {
 
     async fn serve(&self, client: Client, mut request: Request<Incoming>) -> Response<ProxyBody> {
         let arrival = Instant::now();
-        let serving = client.http1.as_ref().map(|connection| connection.begin());
+        let serving = client.begin(request.headers());
         if let Some(answer) = refuse_malformed(&mut request) {
             discard(request.into_body(), &client);
             return answer;
@@ -228,6 +228,10 @@ impl Proxy {
                 note(exchange, Outcome::Failed);
                 respond::bad_gateway(&UpstreamError::Unreadable(error), grpc)
             }
+            Err(BodyError::TooManyTrailers) => {
+                note(exchange, Outcome::Failed);
+                respond::bad_gateway(&UpstreamError::TooManyHeaders, grpc)
+            }
         }
     }
 
@@ -251,7 +255,6 @@ impl Proxy {
         let mut body = ClientBody::new(incoming, client.http1.clone());
         body.observe(exchange.clone());
 
-        headers::add_forwarded(&mut parts.headers);
         let arrival = self.clock.time(timeouts.arrival);
         let told = self.deadlines_of(&parts.headers, arrival);
         if !self.is_kubelet(client, &parts.headers) {
@@ -270,7 +273,13 @@ impl Proxy {
             }
         }
         let begun = Instant::now();
-        self.rewrite(&mut parts, client, &told, arrival, &body);
+        if self
+            .rewrite(&mut parts, client, &told, arrival, &body)
+            .is_err()
+        {
+            note(exchange.as_ref(), Outcome::Malformed);
+            return respond::error(StatusCode::URI_TOO_LONG, "the escaped target is too long");
+        }
         if let Some((protocol, _)) = &asked.upgrade {
             parts
                 .headers
@@ -406,6 +415,10 @@ impl Proxy {
         let (mut answer, incoming) = response.into_parts();
         answer.extensions = http::Extensions::new();
         answer.version = Version::HTTP_11;
+        if answer.headers.len() > HEADERS_MAX {
+            note(in_flight.exchange.as_ref(), Outcome::Failed);
+            return respond::bad_gateway(&UpstreamError::TooManyHeaders, asked.grpc);
+        }
         let switched = headers::upgrade_protocol(&answer.headers);
         if answer.headers.contains_key(TRANSFER_ENCODING) {
             if headers::has_strange_coding(&answer.headers) {
@@ -424,6 +437,7 @@ impl Proxy {
                 .switch(client, asked, answer, switched, source, in_flight, timeouts)
                 .await;
         }
+        headers::normalize_content_length(&mut answer.headers);
         let length = headers::content_length(&answer.headers).filter(|_| !asked.head_only);
         if length.is_some() {
             answer.headers.remove(TRAILER);
@@ -535,7 +549,9 @@ impl Proxy {
         told: &Told,
         arrival: Time,
         body: &ClientBody,
-    ) {
+    ) -> Result<(), http::Error> {
+        // Made here and not before: a request that waits has not grown by it.
+        headers::add_forwarded(&mut parts.headers);
         let original_host = headers::take_knative(&mut parts.headers);
         headers::remove_hop_by_hop(&mut parts.headers);
         headers::append_forwarded_for(&mut parts.headers, client.peer.ip());
@@ -549,8 +565,8 @@ impl Proxy {
                 .remove(HOST)
                 .filter(|_| parts.uri.authority().is_none());
             let host = original_host.or(host);
-            parts.uri = absolute(&parts.uri, host.as_ref());
-            return;
+            parts.uri = absolute(&parts.uri, host.as_ref())?;
+            return Ok(());
         }
         parts.version = Version::HTTP_11;
         let host = original_host.or_else(|| {
@@ -564,11 +580,8 @@ impl Proxy {
             // HTTP/1.0 may come without; HTTP/1.1 may not.
             parts.headers.insert(HOST, self.upstream.host().clone());
         }
-        if parts.method != Method::CONNECT
-            && !headers::is_origin_form(&parts.uri)
-            && let Ok(target) = Uri::try_from(headers::origin_form(&parts.uri))
-        {
-            parts.uri = target;
+        if !headers::is_origin_form(&parts.uri) {
+            parts.uri = Uri::try_from(headers::origin_form(&parts.uri))?;
         }
         let unsized_body = !body.is_empty() && !parts.headers.contains_key(CONTENT_LENGTH);
         if unsized_body {
@@ -579,6 +592,7 @@ impl Proxy {
         } else {
             parts.headers.remove(TRAILER);
         }
+        Ok(())
     }
 
     fn add_server_timing(&self, headers: &mut HeaderMap, arrival: Instant, begun: Instant) {
@@ -651,8 +665,7 @@ fn is_untyped(headers: &HeaderMap) -> bool {
 /// What hyper lets pass and Go's server does not, answered as there.
 fn refuse_malformed(request: &mut Request<Incoming>) -> Option<Response<ProxyBody>> {
     if request.version() == Version::HTTP_2 {
-        return (!headers::has_valid_escapes(request.uri().path()))
-            .then(|| respond::bad_request(""));
+        return refuse_malformed_http2(request);
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let first = hosts.next();
@@ -669,10 +682,7 @@ fn refuse_malformed(request: &mut Request<Incoming>) -> Option<Response<ProxyBod
         return Some(respond::unsupported_coding());
     }
     if request.method() == Method::CONNECT {
-        return Some(respond::error(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "CONNECT is not supported",
-        ));
+        return Some(respond::connect());
     }
     let has_host_only = request.uri().scheme().is_none() && request.uri().authority().is_some();
     if has_host_only {
@@ -698,16 +708,30 @@ fn refuse_malformed(request: &mut Request<Incoming>) -> Option<Response<ProxyBod
     None
 }
 
+/// The same over HTTP/2, whose framing hyper checks.
+fn refuse_malformed_http2(request: &Request<Incoming>) -> Option<Response<ProxyBody>> {
+    if request.headers().len() > HEADERS_MAX {
+        return Some(respond::too_many_headers());
+    }
+    if request.method() == Method::CONNECT {
+        return Some(respond::connect());
+    }
+    let has_bad_length = request.headers().contains_key(CONTENT_LENGTH)
+        && headers::content_length(request.headers()).is_none();
+    if has_bad_length || !headers::has_valid_escapes(request.uri().path()) {
+        return Some(respond::bad_request(""));
+    }
+    None
+}
+
 /// An HTTP/2 request names its scheme and authority in its target.
-fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Uri {
+fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Result<Uri, http::Error> {
     let mut parts = uri.clone().into_parts();
     let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     parts.authority = authority
         .or(parts.authority)
         .or_else(|| Some(Authority::from_static("localhost")));
     parts.scheme = Some(Scheme::HTTP);
-    if let Ok(target) = http::uri::PathAndQuery::try_from(headers::origin_form(uri)) {
-        parts.path_and_query = Some(target);
-    }
-    Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
+    parts.path_and_query = Some(headers::origin_form(uri).try_into()?);
+    Ok(Uri::from_parts(parts)?)
 }

@@ -11,11 +11,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+/// So many reads in one turn of a task: what was read may be thousands of small things to look at, interim
+/// responses without end among them.
+const BURST_MAX: u32 = 8;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Socket {
     read: OwnedReadHalf,
     write: Arc<OwnedWriteHalf>,
+    /// Reads since something else had a turn.
+    burst: u32,
 }
 
 impl Socket {
@@ -26,6 +32,7 @@ impl Socket {
         let socket = Self {
             read,
             write: Arc::clone(&write),
+            burst: 0,
         };
         (socket, write)
     }
@@ -58,7 +65,14 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.read).poll_read(cx, buf)
+        if self.burst >= BURST_MAX {
+            self.burst = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let polled = Pin::new(&mut self.read).poll_read(cx, buf);
+        self.burst = if polled.is_ready() { self.burst + 1 } else { 0 };
+        polled
     }
 }
 

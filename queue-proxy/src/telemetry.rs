@@ -81,14 +81,9 @@ impl Telemetry {
             }
         }
         let tracers = SdkTracerProvider::builder().with_resource(resource);
-        let sampled = |rate: f64| Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(rate)));
-        let sampler_is_set = environment.get("OTEL_TRACES_SAMPLER").is_some();
         let (tracers, rate) = match &config.observability.tracing {
             Tracing::None => return Ok(telemetry),
-            Tracing::Stdout { sampling_rate } => (
-                tracers.with_batch_exporter(StdoutExporter::default()),
-                *sampling_rate,
-            ),
+            Tracing::Stdout => (tracers.with_batch_exporter(StdoutExporter::default()), 1.0),
             Tracing::Otlp {
                 transport,
                 endpoint,
@@ -97,13 +92,14 @@ impl Telemetry {
                 let endpoint = configured(endpoint, environment, "TRACES");
                 let exporter = span_exporter(*transport, endpoint)
                     .map_err(|error| TelemetryError::new("tracing", &error))?;
-                (tracers.with_batch_exporter(exporter), *sampling_rate)
+                let rate = sampling_rate_override(environment)?.unwrap_or(*sampling_rate);
+                (tracers.with_batch_exporter(exporter), rate)
             }
         };
-        let tracers = if sampler_is_set {
+        let tracers = if environment.get("OTEL_TRACES_SAMPLER").is_some() {
             tracers
         } else {
-            tracers.with_sampler(sampled(rate))
+            tracers.with_sampler(sampler(rate))
         };
         telemetry.tracers = Some(tracers.build());
         Ok(telemetry)
@@ -125,7 +121,7 @@ impl Telemetry {
 
 /// An exporter that cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error("OBSERVABILITY_CONFIG: {key}: {why}")]
+#[error("observability: {key}: {why}")]
 pub(crate) struct TelemetryError {
     key: &'static str,
     why: String,
@@ -137,6 +133,32 @@ impl TelemetryError {
             key,
             why: why.to_string(),
         }
+    }
+}
+
+/// `OTEL_TRACES_SAMPLER_ARG` wins over the configured rate, also where no sampler is named.
+fn sampling_rate_override(environment: &impl Environment) -> Result<Option<f64>, TelemetryError> {
+    let Some(value) = environment
+        .get("OTEL_TRACES_SAMPLER_ARG")
+        .filter(|value| !value.is_empty())
+    else {
+        return Ok(None);
+    };
+    let rate = value.parse().map_err(|_| TelemetryError {
+        key: "OTEL_TRACES_SAMPLER_ARG",
+        why: format!("{value:?}: allowed: a number from 0 to 1"),
+    })?;
+    Ok(Some(rate))
+}
+
+/// Knative's rule: at 1 every trace, at 0 none, whatever its parent says; between, as the parent says.
+fn sampler(rate: f64) -> Sampler {
+    if rate >= 1.0 {
+        Sampler::AlwaysOn
+    } else if rate <= 0.0 {
+        Sampler::AlwaysOff
+    } else {
+        Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(rate)))
     }
 }
 

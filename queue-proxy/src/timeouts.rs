@@ -10,7 +10,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -102,16 +102,30 @@ impl Timeouts {
         let mut future = pin!(future);
         let is_informed = || informed.is_some_and(|informed| informed.load(Ordering::Relaxed));
         let mut sleep = pin!(tokio::time::sleep_until(self.before_response(false)));
-        poll_fn(|cx| {
-            if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                return Poll::Ready(Ok(output));
-            }
+        let mut is_over = move |cx: &mut Context<'_>| {
             while sleep.as_mut().poll(cx).is_ready() {
                 let at = self.before_response(is_informed());
                 if sleep.deadline() >= at {
-                    return Poll::Ready(Err(Expired));
+                    return true;
                 }
                 sleep.as_mut().reset(at);
+            }
+            false
+        };
+        let mut has_timer = false;
+        poll_fn(|cx| {
+            // The clock first: who always finds something to read spends the turn's whole budget.
+            if has_timer && is_over(cx) {
+                return Poll::Ready(Err(Expired));
+            }
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            if !has_timer {
+                has_timer = true;
+                if is_over(cx) {
+                    return Poll::Ready(Err(Expired));
+                }
             }
             Poll::Pending
         })

@@ -48,6 +48,9 @@ const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
 /// … and of a connection: streams whose clients do not read hold up no other.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 
+/// HTTP/2 connections at once, however few streams the user container allows on each.
+const HTTP2_CONNECTIONS_MAX: usize = 64;
+
 /// Why the user container gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
@@ -68,6 +71,9 @@ pub(crate) enum UpstreamError {
     /// Its answer has a transfer coding that is not known.
     #[error("the user container's answer has an unsupported transfer encoding")]
     StrangeCoding,
+    /// Its answer has more header lines than are taken.
+    #[error("the user container's answer has more than {HEADERS_MAX} header lines")]
+    TooManyHeaders,
     /// What it said is not HTTP.
     #[error("the user container's answer cannot be read: {0}")]
     Unreadable(hyper::Error),
@@ -230,12 +236,12 @@ impl Upstream {
     async fn http2_stream(
         &self,
     ) -> Result<(http2::SendRequest<ClientBody>, Stream, bool), UpstreamError> {
-        if let Some((sender, stream)) = self.free_http2_stream() {
+        if let Some((sender, stream)) = self.http2_stream_of_open() {
             return Ok((sender, stream, true));
         }
         // Closed never: it lives as long as `self`.
         let _dialing = self.http2_dialing.acquire().await;
-        if let Some((sender, stream)) = self.free_http2_stream() {
+        if let Some((sender, stream)) = self.http2_stream_of_open() {
             return Ok((sender, stream, true));
         }
         let socket = self.dial().await?;
@@ -269,20 +275,23 @@ impl Upstream {
         Ok((sender, Stream(streams), false))
     }
 
-    fn free_http2_stream(&self) -> Option<(http2::SendRequest<ClientBody>, Stream)> {
+    /// A stream of a connection with room for it; where there are as many connections as there may be, of the
+    /// one with the fewest streams, on which it waits until the user container allows it.
+    fn http2_stream_of_open(&self) -> Option<(http2::SendRequest<ClientBody>, Stream)> {
         let mut connections = self.http2();
         connections.retain(|connection| !connection.sender.is_closed());
-        connections.iter().find_map(|connection| {
-            let streams = connection.streams.load(Ordering::Relaxed);
-            if streams >= connection.streams_max.load(Ordering::Relaxed) {
-                return None;
-            }
-            connection.streams.fetch_add(1, Ordering::Relaxed);
-            Some((
-                connection.sender.clone(),
-                Stream(Arc::clone(&connection.streams)),
-            ))
-        })
+        let streams = |connection: &&Http2| connection.streams.load(Ordering::Relaxed);
+        let with_room = connections.iter().find(|connection| {
+            streams(connection) < connection.streams_max.load(Ordering::Relaxed)
+        });
+        let is_full = connections.len() >= HTTP2_CONNECTIONS_MAX;
+        let least = || connections.iter().min_by_key(streams).filter(|_| is_full);
+        let connection = with_room.or_else(least)?;
+        connection.streams.fetch_add(1, Ordering::Relaxed);
+        Some((
+            connection.sender.clone(),
+            Stream(Arc::clone(&connection.streams)),
+        ))
     }
 
     /// The connection that was idle for the shortest time and is still open.

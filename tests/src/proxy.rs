@@ -267,6 +267,22 @@ impl Proxy {
         Metrics::scrape(self.at(9091)).await
     }
 
+    /// Waits until it answers probes as one that is about to end.
+    ///
+    /// # Panics
+    /// If it does not within ten seconds.
+    pub async fn drains(&self) {
+        const PROBE: &str = "K-Network-Probe: probe\r\nK-Network-Hash: h\r\n";
+        let begin = Instant::now();
+        while self.connect().await.get_with("/", PROBE).await.status() != 503 {
+            assert!(
+                begin.elapsed() < Duration::from_secs(10),
+                "it does not drain"
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// Its process id.
     ///
     /// # Panics
@@ -320,6 +336,17 @@ impl Proxy {
         );
         assert!(response.body.len() <= 336);
         Stat::decode(&response.body[..]).expect("a Stat message")
+    }
+}
+
+impl Drop for Proxy {
+    /// Its ports are free when this returns: a binary that listens on all interfaces may be started again.
+    fn drop(&mut self) {
+        if self.child.start_kill().is_ok() {
+            while let Ok(None) = self.child.try_wait() {
+                std::thread::yield_now();
+            }
+        }
     }
 }
 

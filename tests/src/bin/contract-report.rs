@@ -184,7 +184,8 @@ fn differing_tests() -> anyhow::Result<BTreeSet<String>> {
     Ok(table
         .lines()
         .filter(|line| line.starts_with("| "))
-        .filter_map(|line| line.rsplit('`').nth(1))
+        .filter_map(|line| line.trim_end_matches([' ', '|']).rsplit('|').next())
+        .flat_map(|tests| tests.split('`').skip(1).step_by(2))
         .map(str::to_owned)
         .collect())
 }

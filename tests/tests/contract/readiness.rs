@@ -1,6 +1,5 @@
-use std::time::Duration;
-
-use http::Response;
+use http::{HeaderMap, HeaderValue, Response};
+use http_body_util::BodyExt as _;
 use tests::app::{App, ok};
 use tests::app2::App2;
 use tests::client2::full;
@@ -26,6 +25,13 @@ async fn probing(user_port: u16, handler: &str) -> Proxy {
         )
         .start()
         .await
+}
+
+/// The end of every gRPC call that went well.
+async fn grpc_ok() -> Option<Result<HeaderMap, std::convert::Infallible>> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    Some(Ok(trailers))
 }
 
 #[tokio::test]
@@ -54,6 +60,7 @@ async fn item_102_a_tcp_check_passes_where_somebody_listens() {
     let handler = |port| format!(r#""tcpSocket":{{"host":"127.0.0.1","port":{port}}}"#);
     let proxy = probing(app.port, &handler(app.port)).await;
     assert_eq!(probed(&proxy).await, 200);
+    drop(proxy);
     let nobody = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().port()
@@ -66,14 +73,17 @@ async fn item_102_a_tcp_check_passes_where_somebody_listens() {
 async fn item_102_a_grpc_check_passes_only_on_serving_and_names_its_service() {
     for (status, ready) in [(1, 200), (2, 503), (3, 503)] {
         let app = App2::serving(move |request| async move {
-            use http_body_util::BodyExt as _;
             assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
             let asked = request.into_body().collect().await.unwrap().to_bytes();
             let expected = [&[0, 0, 0, 0, 6, 0x0A, 4][..], b"echo"].concat();
             assert_eq!(asked, expected);
             Response::builder()
                 .header("content-type", "application/grpc")
-                .body(full(vec![0, 0, 0, 0, 2, 8, status]))
+                .body(
+                    full(vec![0, 0, 0, 0, 2, 8, status])
+                        .with_trailers(grpc_ok())
+                        .boxed(),
+                )
                 .unwrap()
         })
         .await;
@@ -90,7 +100,7 @@ async fn item_103_all_members_of_an_array_must_pass() {
         App::serving(|_| async { b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".to_vec() }).await;
     let member = |port| {
         format!(
-            r#"{{"httpGet":{{"path":"/","port":{port}}},"periodSeconds":1,"timeoutSeconds":1}}"#
+            r#"{{"httpGet":{{"host":"127.0.0.1","path":"/","port":{port},"scheme":"HTTP"}},"periodSeconds":1,"timeoutSeconds":1}}"#
         )
     };
     for (ports, ready) in [
@@ -117,7 +127,7 @@ async fn item_104_either_protocol_is_found_out() {
             .set("ENABLE_HTTP2_AUTO_DETECTION", "true")
             .set(
                 "SERVING_READINESS_PROBE",
-                format!(r#"{{"httpGet":{{"path":"/","port":{port},"scheme":"HTTP"}},"successThreshold":1}}"#),
+                format!(r#"{{"httpGet":{{"host":"127.0.0.1","path":"/","port":{port},"scheme":"HTTP"}},"successThreshold":1}}"#),
             )
             .start()
             .await;
@@ -162,5 +172,4 @@ async fn an_exec_probe_is_refused_and_said_so() {
         "{}",
         proxy.stderr()
     );
-    tokio::time::sleep(Duration::from_millis(1)).await;
 }

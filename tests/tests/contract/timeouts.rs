@@ -173,6 +173,7 @@ async fn item_071_so_is_one_over_http2_and_one_with_a_length_is_cut_short() {
         (200, &b"foorequest timeout"[..])
     );
 
+    drop(proxy2);
     let app = App::raw(|mut connection| async move {
         if connection.request().await.is_some() {
             connection

@@ -50,6 +50,7 @@ async fn item_134_both_protocols_are_offered_and_the_plain_port_stays() {
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     assert!(get(&certificate, &proxy).await.unwrap().ends_with("one"));
     assert_eq!(proxy.connect().await.get("/").await.text(), "one");
+    drop(proxy);
 
     let app2 = App2::serving(|_| async { http::Response::new(full("two")) }).await;
     let proxy = secured(app2.port, &certificate, |builder| builder).await;
@@ -78,6 +79,7 @@ async fn item_135_tls_1_2_is_refused_unless_allowed() {
     let proxy = secured(app.port, &certificate, |builder| builder).await;
     let old = certificate.connect(proxy.at(8112), &[&TLS12], &[]).await;
     assert!(old.is_err());
+    drop(proxy);
     let proxy = secured(app.port, &certificate, |builder| {
         builder.set("QUEUE_PROXY_TLS_MIN_VERSION", "1.2")
     })
@@ -195,7 +197,7 @@ async fn item_136_replaced_files_serve_new_connections_and_a_broken_pair_is_igno
     // A pair of which half is nonsense changes nothing: the log says when it was looked at.
     std::fs::write(folder.join("tls.key"), "nonsense").unwrap();
     let begin = Instant::now();
-    let looked = || proxy.stderr().contains("tls.key") || proxy.stderr().contains("certificate:");
+    let looked = || proxy.stderr().contains("tls.key") || proxy.stderr().contains("certificate: ");
     while !looked() {
         assert!(
             begin.elapsed() < Duration::from_secs(63),
