@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// Gives memory back that a flood of connections took: glibc's allocator keeps it.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     queue_proxy::main()
 }

@@ -4,6 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use socket2::SockRef;
@@ -11,17 +12,49 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// So many reads in one turn of a task: what was read may be thousands of small things to look at, interim
+/// So many bytes are read in one turn of a task: they may be thousands of small things to look at, interim
 /// responses without end among them.
-const BURST_MAX: u32 = 8;
+const BURST_BYTES_MAX: usize = 128 * 1024;
+
+/// How many bytes may still be read before something is complete. No bound, unless one is set.
+#[derive(Debug)]
+pub(crate) struct Budget(AtomicUsize);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(AtomicUsize::new(usize::MAX))
+    }
+}
+
+impl Budget {
+    /// So much, and no more.
+    pub(crate) fn set(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whatever comes.
+    pub(crate) fn lift(&self) {
+        self.set(usize::MAX);
+    }
+
+    fn spend(&self, bytes: usize) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        if left == usize::MAX {
+            return true;
+        }
+        self.set(left.saturating_sub(bytes));
+        bytes <= left
+    }
+}
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Socket {
     read: OwnedReadHalf,
     write: Arc<OwnedWriteHalf>,
-    /// Reads since something else had a turn.
-    burst: u32,
+    /// Bytes read since something else had a turn.
+    burst: usize,
+    budget: Arc<Budget>,
 }
 
 impl Socket {
@@ -33,8 +66,14 @@ impl Socket {
             read,
             write: Arc::clone(&write),
             burst: 0,
+            budget: Arc::default(),
         };
         (socket, write)
+    }
+
+    /// The bound on what may be read.
+    pub(crate) fn budget(&self) -> Arc<Budget> {
+        Arc::clone(&self.budget)
     }
 
     fn stream(&self) -> &TcpStream {
@@ -65,13 +104,21 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.burst >= BURST_MAX {
+        if self.burst >= BURST_BYTES_MAX {
             self.burst = 0;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        let before = buf.filled().len();
         let polled = Pin::new(&mut self.read).poll_read(cx, buf);
-        self.burst = if polled.is_ready() { self.burst + 1 } else { 0 };
+        if !self.budget.spend(buf.filled().len() - before) {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        self.burst = if polled.is_ready() {
+            self.burst + buf.filled().len() - before
+        } else {
+            0
+        };
         polled
     }
 }

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::client_body::ClientBody;
 use crate::connection::{HEAD_BYTES_MAX, HEADERS_MAX, keep_alive};
-use crate::socket::Socket;
+use crate::socket::{Budget, Socket};
 
 /// An idle connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(90);
@@ -47,6 +47,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
 /// … and of a connection: streams whose clients do not read hold up no other.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
+
+/// The heads of one answer, interim ones without end among them, and what follows in the same read.
+const HEADS_BYTES_MAX: usize = 1024 * 1024;
 
 /// HTTP/2 connections at once, however few streams the user container allows on each.
 const HTTP2_CONNECTIONS_MAX: usize = 64;
@@ -122,6 +125,7 @@ pub(crate) struct Connection {
     driver: http1::Connection<TokioIo<Socket>, ClientBody>,
     /// The socket, to look at it without reading.
     socket: Arc<OwnedWriteHalf>,
+    budget: Arc<Budget>,
     idle_since: Instant,
 }
 
@@ -315,6 +319,7 @@ impl Upstream {
 
     async fn connect(&self) -> Result<Box<Connection>, UpstreamError> {
         let (io, socket) = Socket::of(self.dial().await?);
+        let budget = io.budget();
         let (sender, driver) = http1::Builder::new()
             .title_case_headers(true)
             .max_buf_size(BUFFER_BYTES_MAX)
@@ -327,6 +332,7 @@ impl Upstream {
             sender,
             driver,
             socket,
+            budget,
             idle_since: Instant::now(),
         }))
     }
@@ -395,15 +401,18 @@ impl Connection {
         &mut self,
         request: Request<ClientBody>,
     ) -> Result<Response<Incoming>, TrySendError<Request<ClientBody>>> {
+        self.budget.set(HEADS_BYTES_MAX);
         let mut answer = pin!(self.sender.try_send_request(request));
         let driver = &mut self.driver;
         let mut over = false;
-        poll_fn(|cx| {
+        let answer = poll_fn(|cx| {
             over = over || Pin::new(&mut *driver).poll_without_shutdown(cx).is_ready();
             // Once the connection is over, the answer says how.
             answer.as_mut().poll(cx)
         })
-        .await
+        .await;
+        self.budget.lift();
+        answer
     }
 }
 

@@ -155,6 +155,22 @@ impl Client {
         bytes
     }
 
+    /// Reads what comes until the end of input, or for so long.
+    pub async fn rest_within(&mut self, limit: Duration) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let reading = async {
+            loop {
+                let read = self.reader.read_buf(&mut rest).await;
+                if !matches!(read, Ok(1..)) {
+                    return;
+                }
+            }
+        };
+        // What came before a reset or within the time is in `rest` all the same.
+        let _ended = timeout(limit, reading).await;
+        rest
+    }
+
     /// Reads to the end of input; a reset counts as one.
     ///
     /// # Panics

@@ -283,6 +283,31 @@ impl Proxy {
         }
     }
 
+    /// Bytes of memory that are resident.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn resident_bytes(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let kibibytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok());
+        kibibytes.expect("a number of kibibytes") * 1024
+    }
+
+    /// How many files it has open, and how many threads.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn files_and_threads(&self) -> (usize, usize) {
+        let count = |folder: &str| {
+            let entries = fs::read_dir(format!("/proc/{}/{folder}", self.pid()));
+            entries.expect("it runs").count()
+        };
+        (count("fd"), count("task"))
+    }
+
     /// Its process id.
     ///
     /// # Panics

@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// As in the binary that is shipped.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     queue_proxy::main()
 }

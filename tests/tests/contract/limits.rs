@@ -4,22 +4,11 @@ use std::time::{Duration, Instant};
 
 use tests::app::App;
 use tests::eventually;
-use tests::proxy::Proxy;
 
 use crate::proxy;
 
 const GIBIBYTE: usize = 1 << 30;
 const MEBIBYTE: usize = 1 << 20;
-
-fn resident_bytes(proxy: &Proxy) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.pid())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS"))
-        .unwrap();
-    let kibibytes: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kibibytes * 1024
-}
 
 #[tokio::test]
 async fn item_031_an_incomplete_head_is_cut_after_a_minute() {
@@ -66,7 +55,7 @@ async fn item_044_a_gibibyte_each_way_takes_no_memory() {
     })
     .await;
     let proxy = proxy(app.port).start().await;
-    let before = resident_bytes(&proxy);
+    let before = proxy.resident_bytes();
     let mut client = proxy.connect().await;
     client
         .send(format!(
@@ -77,12 +66,12 @@ async fn item_044_a_gibibyte_each_way_takes_no_memory() {
     let mut peak = 0;
     for _ in 0..GIBIBYTE / MEBIBYTE {
         client.send(&piece).await;
-        peak = peak.max(resident_bytes(&proxy));
+        peak = peak.max(proxy.resident_bytes());
     }
     assert_eq!(client.head().await.status(), 200);
     for _ in 0..GIBIBYTE / MEBIBYTE {
         client.bytes(MEBIBYTE).await;
-        peak = peak.max(resident_bytes(&proxy));
+        peak = peak.max(proxy.resident_bytes());
     }
     let growth = peak.saturating_sub(before);
     assert!(growth < 64 * MEBIBYTE, "{growth}");

@@ -1,0 +1,267 @@
+//! Measures proxies in front of the same user container, in turn, in one run: Weir's queue-proxy without and with
+//! deadlines, nginx and HAProxy where they are installed, and Knative's own where `KNATIVE_QUEUE_PROXY` names it.
+//!
+//! `cargo run --release -p tests --bin proxy-bench -- [--rounds N] [--seconds S] [--weir BINARY]`
+//!
+//! Every figure is the median over the rounds. Load, proxies and user container share the machine, so absolute
+//! figures drift; ratios within a run count.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program"
+)]
+
+mod app;
+mod load;
+mod process;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::load::{Latency, Protocol};
+use crate::process::{Kind, Running};
+
+const USAGE: &str = "usage: proxy-bench [--rounds N] [--seconds S] [--weir BINARY]\n\
+    --rounds N     how often each proxy has its turn, 1 to 99 (3)\n\
+    --seconds S    how long each load lasts, 1 to 60 (2)\n\
+    --weir BINARY  the queue-proxy to measure (the release build beside this program)\n\
+    KNATIVE_QUEUE_PROXY names Knative's own, to be measured too";
+/// Connections of HTTP/1, or streams of HTTP/2, that are always busy at saturation.
+const CLIENTS: usize = 32;
+/// Requests a second where arrivals do not wait for answers.
+const RATE: u32 = 1_000;
+/// Connections with a request that takes a while, for the resident memory.
+const BUSY: usize = 1_000;
+/// CPU time a second that a cluster gives the sidecar: 100m.
+const QUOTA_PERCENT: u32 = 10;
+const BODIES: [usize; 2] = [0, 64 * 1024];
+const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+
+struct Options {
+    rounds: usize,
+    span: Duration,
+    weir: PathBuf,
+}
+
+/// What one load showed.
+#[derive(Debug, Clone, Copy)]
+struct Shown {
+    cpu_us: f64,
+    rate: f64,
+    saturated: Latency,
+    open: Latency,
+}
+
+/// All figures by proxy and by what they are of.
+type Figures<T> = BTreeMap<(usize, String), Vec<T>>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    if let [role, port] = &arguments[..]
+        && role == app::ROLE
+        && let Ok(port) = port.parse()
+    {
+        return app::run(port).await;
+    }
+    let Some(options) = parse(&arguments) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match bench(&options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("proxy-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(arguments: &[String]) -> Option<Options> {
+    let beside = std::env::current_exe().ok()?.with_file_name("queue-proxy");
+    let mut options = Options {
+        rounds: 3,
+        span: Duration::from_secs(2),
+        weir: beside,
+    };
+    for pair in arguments.chunks(2) {
+        let [name, value] = pair else { return None };
+        match name.as_str() {
+            "--rounds" => options.rounds = value.parse().ok().filter(|n| (1..100).contains(n))?,
+            "--seconds" => {
+                let seconds = value.parse().ok().filter(|s| (1..=60).contains(s))?;
+                options.span = Duration::from_secs(seconds);
+            }
+            "--weir" => options.weir = value.into(),
+            _ => return None,
+        }
+    }
+    Some(options)
+}
+
+async fn bench(options: &Options) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        options.weir.is_file(),
+        "{} is no file: cargo build --release -p queue-proxy, or --weir",
+        options.weir.display()
+    );
+    let kinds = process::available(&options.weir);
+    let app = process::App::start().await?;
+    let mut shown: Figures<Shown> = BTreeMap::new();
+    let mut quota: Figures<Shown> = BTreeMap::new();
+    let mut single: Figures<f64> = BTreeMap::new();
+    for round in 1..=options.rounds {
+        for (at, kind) in kinds.iter().enumerate() {
+            eprintln!("round {round}: {}", kind.name());
+            let running = kind
+                .start(app.port, None)
+                .await
+                .with_context(|| kind.name().to_owned())?;
+            let mut note = |what: &str, value: f64| {
+                single.entry((at, what.to_owned())).or_default().push(value);
+            };
+            note("start", running.started_in.as_secs_f64() * 1e3);
+            note("idle", running.resident_mebibytes());
+            for protocol in PROTOCOLS {
+                for bytes in BODIES {
+                    let figures = measure(&running, protocol, bytes, options.span).await?;
+                    shown
+                        .entry((at, title(protocol, bytes)))
+                        .or_default()
+                        .push(figures);
+                }
+            }
+            let busy = load::hold(running.address, BUSY).await?;
+            note("busy", running.resident_mebibytes());
+            drop(busy);
+            drop(running);
+            if matches!(kind, Kind::Direct) {
+                continue;
+            }
+            if let Some(group) = process::Quota::new(QUOTA_PERCENT) {
+                let running = kind.start(app.port, Some(&group)).await?;
+                let figures = measure(&running, Protocol::Http1, 0, options.span).await?;
+                quota
+                    .entry((at, "quota".to_owned()))
+                    .or_default()
+                    .push(figures);
+            }
+        }
+    }
+    print(options, &kinds, &shown, &quota, &single);
+    Ok(())
+}
+
+fn title(protocol: Protocol, bytes: usize) -> String {
+    let protocol = match protocol {
+        Protocol::Http1 => "HTTP/1.1",
+        Protocol::Http2 => "h2c",
+    };
+    format!("{protocol}, {bytes} B")
+}
+
+async fn measure(
+    running: &Running,
+    protocol: Protocol,
+    bytes: usize,
+    span: Duration,
+) -> anyhow::Result<Shown> {
+    let address = running.address_of(protocol);
+    // Connections, caches and estimates are warm before anything counts.
+    load::saturate(address, protocol, bytes, CLIENTS, span / 8).await?;
+    let before = running.cpu_seconds();
+    let (count, saturated) = load::saturate(address, protocol, bytes, CLIENTS, span).await?;
+    let cpu = running.cpu_seconds() - before;
+    let open = load::at_rate(address, protocol, bytes, RATE, span).await?;
+    Ok(Shown {
+        cpu_us: cpu * 1e6 / count as f64,
+        rate: count as f64 / span.as_secs_f64(),
+        saturated,
+        open,
+    })
+}
+
+fn median<T: Copy>(values: Option<&Vec<T>>, figure: impl Fn(&T) -> f64) -> Option<f64> {
+    let mut figures: Vec<f64> = values?.iter().map(figure).collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied()
+}
+
+fn print(
+    options: &Options,
+    kinds: &[Kind],
+    shown: &Figures<Shown>,
+    quota: &Figures<Shown>,
+    single: &Figures<f64>,
+) {
+    println!(
+        "{}; {} rounds of {} s, medians; {CLIENTS} clients at saturation, {RATE} requests/s in the open loop\n",
+        process::machine(),
+        options.rounds,
+        options.span.as_secs()
+    );
+    for protocol in PROTOCOLS {
+        for bytes in BODIES {
+            let title = title(protocol, bytes);
+            println!(
+                "| {title} | CPU µs/request | requests/s | added p50 µs, saturated | added p99 | added p50 µs, {RATE}/s | added p99 |"
+            );
+            println!("|---|---:|---:|---:|---:|---:|---:|");
+            let figure = |at: usize, figure: fn(&Shown) -> f64| {
+                median(shown.get(&(at, title.clone())), figure)
+            };
+            for (at, kind) in kinds.iter().enumerate() {
+                let is_direct = matches!(kind, Kind::Direct);
+                let added = |value: fn(&Shown) -> f64| {
+                    let direct = figure(0, value).filter(|_| !is_direct).unwrap_or_default();
+                    cell(figure(at, value).map(|value| value - direct), 0)
+                };
+                println!(
+                    "| {} | {} | {} | {} | {} | {} | {} |",
+                    kind.name(),
+                    cell(figure(at, |it| it.cpu_us).filter(|_| !is_direct), 1),
+                    cell(figure(at, |it| it.rate), 0),
+                    added(|it| it.saturated.p50_us),
+                    added(|it| it.saturated.p99_us),
+                    added(|it| it.open.p50_us),
+                    added(|it| it.open.p99_us),
+                );
+            }
+            println!();
+        }
+    }
+    println!(
+        "| process | resident MiB, idle | resident MiB, {BUSY} busy | start to ready ms | requests/s at a CPU quota of 100m | p99 ms there, {RATE}/s |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|");
+    for (at, kind) in kinds.iter().enumerate() {
+        if matches!(kind, Kind::Direct) {
+            continue;
+        }
+        let of = |what: &str| median(single.get(&(at, what.to_owned())), |value| *value);
+        let limited =
+            |figure: fn(&Shown) -> f64| median(quota.get(&(at, "quota".to_owned())), figure);
+        println!(
+            "| {} | {} | {} | {} | {} | {} |",
+            kind.name(),
+            cell(of("idle"), 1),
+            cell(of("busy"), 1),
+            cell(of("start"), 1),
+            cell(limited(|it| it.rate), 0),
+            cell(limited(|it| it.open.p99_us / 1e3), 1),
+        );
+    }
+    if quota.is_empty() {
+        println!(
+            "\nNo CPU quota can be set here: that takes a control group that this process may write."
+        );
+    }
+}
+
+fn cell(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+}

@@ -1,0 +1,165 @@
+//! Floods of HTTP/2 frames (RFC 9113 10.5), written byte by byte.
+
+use std::time::Duration;
+
+use tests::app2::App2;
+use tests::client::Client;
+use tests::client2::{Client2, empty, full};
+
+use crate::{Watched, proxy};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// `:method GET`, `:scheme http`, `:path /`, `:authority a` (not indexed, without Huffman coding).
+const HEAD: &[u8] = &[0x82, 0x86, 0x84, 0x01, 1, b'a'];
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+fn headers(stream: u32, flags: u8) -> Vec<u8> {
+    frame(1, flags, stream, HEAD)
+}
+
+/// Writes the preface and then `piece` of 0, 1, 2 … until it is closed or has written them all; reads nothing.
+async fn flood(watched: &Watched, count: u32, piece: impl Fn(u32) -> Vec<u8>) {
+    let mut client = Client::connect(watched.proxy.address()).await;
+    client.send([PREFACE, &frame(4, 0, 0, &[])].concat()).await;
+    let writing = async {
+        for n in 0..count {
+            if client.try_send(piece(n)).await.is_err() {
+                return;
+            }
+        }
+    };
+    // A server that does not read any more has done what it should as well.
+    let _stalled = tokio::time::timeout(Duration::from_secs(10), writing).await;
+}
+
+/// Several such clients at the same time.
+async fn attack(count: u32, piece: impl Fn(u32) -> Vec<u8>) {
+    let watched = Watched::start(|builder| builder.concurrency(10)).await;
+    let one = || flood(&watched, count, &piece);
+    tokio::join!(one(), one(), one(), one());
+    watched.end_well().await;
+}
+
+#[tokio::test]
+async fn rapid_reset() {
+    attack(20_000, |n| {
+        let stream = n * 2 + 1;
+        [headers(stream, 5), frame(3, 0, stream, &[0, 0, 0, 8])].concat()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn continuation_without_end() {
+    attack(20_000, |n| {
+        if n == 0 {
+            headers(1, 1)
+        } else {
+            frame(9, 0, 1, &[0, 1, b'x', 1, b'y'].repeat(100))
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn settings() {
+    attack(200_000, |_| frame(4, 0, 0, &[0, 4, 0, 1, 0, 0])).await;
+}
+
+#[tokio::test]
+async fn pings() {
+    attack(200_000, |_| frame(6, 0, 0, &[7; 8])).await;
+}
+
+#[tokio::test]
+async fn empty_data() {
+    attack(200_000, |n| {
+        if n == 0 {
+            headers(1, 4)
+        } else {
+            frame(0, 0, 1, &[])
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn window_updates() {
+    attack(100_000, |_| frame(8, 0, 0, &[0x7F, 0xFF, 0xFF, 0xFF])).await;
+}
+
+#[tokio::test]
+async fn oversize_frames() {
+    attack(3, |_| frame(0, 0, 1, &vec![0; 2 << 20])).await;
+}
+
+#[tokio::test]
+async fn streams_beyond_the_limit() {
+    attack(5_000, |n| headers(n * 2 + 1, 4)).await;
+}
+
+#[tokio::test]
+async fn nonsense_of_every_kind() {
+    attack(300, |n| {
+        let byte = u8::try_from(n % 256).unwrap();
+        frame(byte, byte.wrapping_mul(7), n, &[byte; 40])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bomb_of_indexed_headers() {
+    // One entry of 4 kB in the dynamic table, then referred to again and again.
+    let mut block = HEAD.to_vec();
+    block.extend([0x40, 1, b'x', 0x7F, 0x81, 0x1E]);
+    block.extend([b'y'; 4000]);
+    block.extend([0xBE; 12_000]);
+    attack(20, |n| frame(1, 5, n * 2 + 1, &block)).await;
+}
+
+#[tokio::test]
+async fn more_headers_than_a_map_can_hold_are_refused_either_way() {
+    let app = App2::serving(|request| async move {
+        let mut response = http::Response::new(full("x"));
+        if request.uri().path() == "/many" {
+            for n in 0..24_570 {
+                let name = http::HeaderName::try_from(format!("h{n:x}")).unwrap();
+                response.headers_mut().insert(name, 1.into());
+            }
+        }
+        response
+    })
+    .await;
+    for deadlines in [false, true] {
+        let mut builder = proxy(app.port).concurrency(4);
+        if deadlines {
+            builder = builder.set("WEIR_SLO", "1s");
+        }
+        let proxy = builder.start().await;
+        for count in [1_001, 24_570, 24_576] {
+            let mut client = Client2::connect(proxy.address()).await;
+            let mut request = client.builder("GET", "/").body(empty()).unwrap();
+            for n in 0..count.min(24_570) {
+                let name = http::HeaderName::try_from(format!("h{n:x}")).unwrap();
+                request.headers_mut().insert(name, 1.into());
+            }
+            match client.send(request).await {
+                Ok(response) => assert_eq!(response.status(), 431),
+                // What is larger than the limit that the server has told may be reset.
+                Err(error) => assert!(count > 1_001, "{count}: {error}"),
+            }
+        }
+        let mut client = Client2::connect(proxy.address()).await;
+        let (head, _) = client.get("/many").await;
+        assert_eq!(head.status, 502);
+        assert!(!proxy.stderr().contains("panicked"), "{}", proxy.stderr());
+    }
+}

@@ -1,0 +1,115 @@
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tests::client::Client;
+use tests::eventually;
+
+use crate::Watched;
+
+const CONNECTIONS: usize = 8_000;
+
+/// Lets this process, and those it starts from here on, have as many files as the system allows.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
+    let enough = limit
+        .maximum
+        .is_none_or(|maximum| maximum >= CONNECTIONS as u64 + 1_000);
+    assert!(
+        enough,
+        "8,000 connections need a hard limit of 9,000 open files (ulimit -Hn)"
+    );
+}
+
+async fn connections(watched: &Watched, bytes: &str) -> Vec<Client> {
+    let mut clients = Vec::with_capacity(CONNECTIONS);
+    for _ in 0..CONNECTIONS {
+        let mut client = watched.proxy.connect().await;
+        client.send(bytes).await;
+        clients.push(client);
+    }
+    eventually("all are accepted", || {
+        watched.proxy.files_and_threads().0 >= CONNECTIONS
+    })
+    .await;
+    clients
+}
+
+#[tokio::test]
+async fn eight_thousand_idle_connections_are_cheap_and_leave_nothing() {
+    raise_file_limit();
+    let watched = Watched::start(|builder| builder.concurrency(10)).await;
+    for (bytes, each_max) in [
+        ("", 8 << 10),
+        ("GET / HTTP/1.1\r\nHost: t\r\nX: ", 40 << 10),
+        ("GET / HTTP/1.1\r\nHost: t\r\n\r\n", 40 << 10),
+    ] {
+        let clients = connections(&watched, bytes).await;
+        let grown = watched
+            .proxy
+            .resident_bytes()
+            .saturating_sub(watched.before);
+        assert!(
+            grown / CONNECTIONS <= each_max,
+            "{bytes:?}: {} each",
+            grown / CONNECTIONS
+        );
+        // Others are served meanwhile.
+        assert_eq!(watched.proxy.connect().await.get("/").await.text(), "hello");
+        drop(clients);
+        eventually("all are closed", || {
+            watched.proxy.files_and_threads().0 < 100
+        })
+        .await;
+    }
+    watched.end_well().await;
+}
+
+#[tokio::test]
+async fn heads_of_a_mebibyte_are_given_back() {
+    let watched = Watched::start(|builder| builder.concurrency(1)).await;
+    let line = format!("X-Forwarded-For: {}\r\n", ",".repeat(1_000_000));
+    let mut clients = Vec::new();
+    for _ in 0..60 {
+        let mut client = watched.proxy.connect().await;
+        client
+            .send(format!("GET / HTTP/1.1\r\nHost: t\r\n{line}\r\n"))
+            .await;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        // Most find the queue full.
+        let status = client.response().await.status();
+        assert!([200, 502, 503].contains(&status), "{status}");
+    }
+    drop(clients);
+    watched.end_well().await;
+}
+
+#[tokio::test]
+async fn callers_of_the_other_ports_leave_nothing() {
+    let watched = Watched::start(|builder| builder).await;
+    let mut clients = Vec::new();
+    for n in 0..1_000 {
+        let port = if n % 2 == 0 { 8022 } else { 9090 };
+        let mut client = Client::connect(watched.proxy.at(port)).await;
+        client
+            .send("GET /wait-for-drain HTTP/1.1\r\nHost: t\r\n\r\n")
+            .await;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        let status = client.response().await.status();
+        assert!([200, 404].contains(&status), "{status}");
+    }
+    let mut junk = Client::connect(watched.proxy.at(9090)).await;
+    junk.send([0xFF; 4096]).await;
+    junk.rest().await;
+    drop(clients);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    watched.end_well().await;
+}

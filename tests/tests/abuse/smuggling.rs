@@ -1,0 +1,236 @@
+//! Requests that two parsers may read differently. Whatever is answered: nothing of a second request within the
+//! first one reaches the user container, and no message reaches it with two framings.
+
+use std::time::Duration;
+
+use tests::client::Client;
+
+use crate::Watched;
+
+const INNER: &str = "GET /smuggled HTTP/1.1\r\nHost: t\r\n\r\n";
+
+/// Sends bytes on a connection of their own, and reads all that is answered within a moment.
+async fn answers(watched: &Watched, bytes: &[u8]) -> String {
+    let mut client = Client::connect(watched.proxy.address()).await;
+    client.send(bytes).await;
+    let answered = client.rest_within(Duration::from_millis(500)).await;
+    String::from_utf8_lossy(&answered).into_owned()
+}
+
+fn spellings() -> Vec<String> {
+    let mut heads = Vec::new();
+    for coding in [
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: Chunked",
+        "Transfer-Encoding:chunked",
+        "Transfer-Encoding: chunked ",
+        "Transfer-Encoding:\tchunked",
+        "Transfer-Encoding: \x0Bchunked",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding: identity, chunked",
+        "Transfer-Encoding: identity",
+        "Transfer-Encoding: chunked,",
+        "Transfer-Encoding: ,chunked",
+        "Transfer-Encoding: \"chunked\"",
+        "Transfer-Encoding: chunked;q=1",
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding : chunked",
+        " Transfer-Encoding: chunked",
+        "Transfer-Encoding\0: chunked",
+        "Transfer-Encoding: chun\0ked",
+        "Transfer_Encoding: chunked",
+        "Transfer-Encoding:\r\n chunked",
+        "X: y\r\n Transfer-Encoding: chunked",
+        "X: y\nTransfer-Encoding: chunked",
+        "X: y\rTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: x",
+        "Transfer-Encoding: x\r\nTransfer-Encoding: chunked",
+        "Connection: Transfer-Encoding\r\nTransfer-Encoding: chunked",
+        "Connection: Content-Length",
+        "transfer-encoding: CHUNKED",
+        "Transfer-Encoding: \u{7f}chunked",
+        "Transfer-Encoding: chunk",
+        "Transfer-Encoding:",
+    ] {
+        heads.push(format!("Content-Length: {}\r\n{coding}", INNER.len() + 5));
+        heads.push(format!("{coding}\r\nContent-Length: 4"));
+        heads.push(coding.to_owned());
+    }
+    for length in [
+        "+5",
+        "-5",
+        " 5",
+        "5 ",
+        "0x5",
+        "5, 5",
+        "5, 6",
+        "5,5",
+        "05",
+        "5.0",
+        "5 5",
+        "",
+        "1e1",
+        "5\0",
+        "\t5",
+        "18446744073709551615",
+        "18446744073709551616",
+        "99999999999999999999999",
+        "9223372036854775808",
+    ] {
+        heads.push(format!("Content-Length: {length}"));
+    }
+    heads.push("Content-Length: 5\r\nContent-Length: 6".to_owned());
+    heads.push("Content-Length: 5\r\nContent-Length: 5".to_owned());
+    heads.push("Content-Length : 5".to_owned());
+    heads.push("Content-Length: 5\r\nHost: other".to_owned());
+    heads.push("Content-Length: 5\nX: y".to_owned());
+    heads
+}
+
+fn bodies() -> Vec<String> {
+    let chunks = |sizes: &[&str]| -> Vec<String> {
+        sizes
+            .iter()
+            .map(|size| format!("{size}\r\nabcde\r\n0\r\n\r\n{INNER}"))
+            .collect()
+    };
+    let mut bodies = chunks(&[
+        "5",
+        "5;x=y",
+        "5 ;x",
+        "05",
+        "0000000000000005",
+        "0x5",
+        "+5",
+        "-5",
+        "5 5",
+        "5\t",
+        " 5",
+        "FFFFFFFFFFFFFFFF",
+        "10000000000000005",
+        "100000005",
+        "5;\nx",
+        "5\0",
+        "g",
+        "",
+        "5;a=\"\r\n\"",
+        "٥",
+    ]);
+    bodies.push(format!("0\r\n\r\n{INNER}"));
+    bodies.push(format!("5\r\nabcde0\r\n\r\n{INNER}"));
+    bodies.push(format!("5\nabcde\n0\n\n{INNER}"));
+    bodies.push(format!(
+        "5\r\nabcde\r\n0\r\nContent-Length: 9\r\nHost: evil\r\n\r\n{INNER}"
+    ));
+    bodies.push(format!("5\r\nabcde\r\n0\r\n X: y\r\n\r\n{INNER}"));
+    bodies.push(format!("5;{}\r\nabcde\r\n0\r\n\r\n", "x".repeat(100_000)));
+    bodies.push(INNER.to_owned());
+    bodies
+}
+
+/// What the user container saw is as one parser reads it.
+fn check(watched: &Watched, before: usize, sent: &str, answered: &str) {
+    let statuses = answered.matches("HTTP/1.1 ").count();
+    let requests = watched.app.seen.requests().split_off(before);
+    for request in &requests {
+        let has = |name: &str| request.values(name).next().is_some();
+        assert!(
+            !(has("content-length") && has("transfer-encoding")),
+            "two framings from {sent:?}"
+        );
+        assert!(request.values("host").count() == 1, "{sent:?}");
+        let codings: Vec<_> = request.values("transfer-encoding").collect();
+        assert!(
+            codings.is_empty() || codings == ["chunked"],
+            "{codings:?} from {sent:?}"
+        );
+    }
+    // One answer a request: a second request is one that the proxy saw as such and answered as such.
+    let reached = requests.len();
+    assert!(
+        reached <= statuses,
+        "{reached} requests, {statuses} answers: {sent:?}"
+    );
+}
+
+#[tokio::test]
+async fn every_spelling_of_a_framing_is_read_once() {
+    let watched = Watched::start(|builder| builder).await;
+    let heads = spellings();
+    for (n, head) in heads.iter().enumerate() {
+        let path = format!("/{n}");
+        let sent = format!("POST {path} HTTP/1.1\r\nHost: t\r\n{head}\r\n\r\n0\r\n\r\n{INNER}");
+        let before = watched.app.seen.count();
+        let answered = answers(&watched, sent.as_bytes()).await;
+        check(&watched, before, &sent, &answered);
+        // What stands for a body that ends where the inner request begins may be followed by it, as a request of
+        // its own, which the proxy has checked. Where a length covers it, it is a body.
+        let stated = watched
+            .app
+            .seen
+            .requests()
+            .into_iter()
+            .find(|request| request.target() == path);
+        if let Some(request) = stated
+            && let Some(length) = request.header("content-length")
+        {
+            assert_eq!(
+                length.trim().parse::<usize>().ok(),
+                Some(request.body.len()),
+                "{sent:?}"
+            );
+        }
+    }
+    watched.serves().await;
+}
+
+#[tokio::test]
+async fn every_chunk_is_read_once() {
+    let watched = Watched::start(|builder| builder).await;
+    for (n, body) in bodies().iter().enumerate() {
+        let sent =
+            format!("POST /{n} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
+        let before = watched.app.seen.count();
+        let answered = answers(&watched, sent.as_bytes()).await;
+        check(&watched, before, &sent, &answered);
+    }
+    for request in watched.app.seen.requests() {
+        assert_ne!(request.header("host"), Some("evil"));
+        assert!(
+            !request.text().contains("HTTP/1.1"),
+            "a request within a body: {request:?}"
+        );
+    }
+    watched.serves().await;
+}
+
+#[tokio::test]
+async fn heads_that_are_none_reach_nobody() {
+    let watched = Watched::start(|builder| builder).await;
+    let before = watched.app.seen.count();
+    for start in [
+        "GET / HTTP/1.1\r\nHost: a\r\nHost: b",
+        "GET / HTTP/1.1",
+        "GET / HTTP/1.1\r\nHost: a\r\nX\0: y",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: y\0z",
+        "GET / HTTP/1.1\r\nHost: a\r\nX : y",
+        "GET / HTTP/1.1\r\nHost: a\r\n: y",
+        "GET / HTTP/1.1\r\nHost: a\r\nno colon",
+        "GET /\0 HTTP/1.1\r\nHost: a",
+        "GET / HTTP/9.9\r\nHost: a",
+        "GET /a b HTTP/1.1\r\nHost: a",
+        "GE T / HTTP/1.1\r\nHost: a",
+        "GET / HTTP/1.1\r\nHost: a b",
+        "GET  / HTTP/1.1\r\nHost: a",
+        "GET / http/1.1\r\nHost: a",
+        "\0\0\0\0",
+        "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}\u{fc}\u{3}\u{3}",
+    ] {
+        let answered = answers(&watched, format!("{start}\r\n\r\n").as_bytes()).await;
+        assert!(!answered.contains(" 200 "), "{start:?}: {answered}");
+        assert_eq!(watched.app.seen.count(), before, "{start:?}");
+    }
+    watched.serves().await;
+}
