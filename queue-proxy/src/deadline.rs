@@ -129,7 +129,7 @@ fn parse_millis(text: &str) -> Option<Span> {
 }
 
 /// gRPC over HTTP/2, `Timeout`: at most eight digits and a unit of `H M S m u n`.
-fn parse_grpc_timeout(text: &str) -> Option<Span> {
+pub(crate) fn parse_grpc_timeout(text: &str) -> Option<Span> {
     let (unit_at, unit) = text.char_indices().next_back()?;
     let digits = &text[..unit_at];
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -149,7 +149,7 @@ fn parse_grpc_timeout(text: &str) -> Option<Span> {
 }
 
 /// The finest unit in which eight digits suffice, rounded down.
-fn format_grpc_timeout(span: Span) -> String {
+pub(crate) fn format_grpc_timeout(span: Span) -> String {
     const DIGITS_MAX: u64 = 99_999_999;
     for (unit, nanos) in [
         ('u', 1_000),

@@ -19,6 +19,8 @@ mod drain;
 mod env;
 mod exchange;
 mod frames;
+#[doc(hidden)]
+pub mod fuzz;
 mod headers;
 mod io;
 mod listen;

@@ -154,7 +154,8 @@ pub(crate) fn read(environment: &impl Environment, container_concurrency: Option
 }
 
 impl Options {
-    fn set(&mut self, key: &str, value: &str, place: impl Fn() -> String) {
+    /// Sets an option; `place` says where it stands, if it cannot be used.
+    pub(crate) fn set(&mut self, key: &str, value: &str, place: impl Fn() -> String) {
         let outcome = match key {
             "slo" => duration(value).map(|slo| self.slo = Some(slo)),
             "concurrency" => integer(value, 1, u32::MAX).map(|n| self.concurrency = Some(n)),

@@ -155,12 +155,20 @@ impl Kind {
             .stderr(Stdio::null())
             .kill_on_drop(true);
         let begin = Instant::now();
-        let child = command.spawn()?;
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{command:?} cannot be started"))?;
         if let Some(quota) = quota {
             quota.add(child.id())?;
         }
         let address = SocketAddr::new(ip, PORT);
-        answered(address).await?;
+        if let Err(error) = answered(address).await {
+            // Knative's own listens on all interfaces: another queue-proxy on this machine is in its way.
+            return match child.try_wait()? {
+                Some(status) => bail!("it ended with {status}; are its ports taken?"),
+                None => Err(error),
+            };
+        }
         Ok(Running {
             address,
             started_in: begin.elapsed(),

@@ -1,0 +1,132 @@
+//! The parsers of what others write, for the mutation tests alone: not for use.
+//!
+//! Each target takes any text, must not panic, and checks what always holds of the outcome.
+
+use http::{HeaderMap, HeaderValue, Method, Version};
+use policy::Time;
+
+use crate::deadline::{self, Deadlines};
+use crate::observability::Observability;
+use crate::options::{self, Options};
+use crate::podinfo;
+use crate::process_log::LogConfig;
+use crate::readiness::Probe;
+use crate::template::{Record, RevisionInfo, Template};
+
+/// All targets, by the name of their folder in the corpus.
+pub const TARGETS: [(&str, fn(&str)); 7] = [
+    ("podinfo", podinfo),
+    ("grpc-timeout", grpc_timeout),
+    ("budget", budget),
+    ("template", template),
+    ("observability", observability),
+    ("logging", logging),
+    ("probe", probe),
+];
+
+/// # Panics
+/// If a bad line is none of the text's.
+fn podinfo(text: &str) {
+    let (annotations, bad) = podinfo::parse(text);
+    let lines = text.lines().count();
+    assert!(annotations.len() + bad.len() <= lines);
+    assert!(bad.iter().all(|bad| (1..=lines).contains(&bad.line)));
+    let mut options = Options::default();
+    for (key, value) in annotations {
+        if let Some(key) = key.strip_prefix(options::PREFIX) {
+            options.set(key, &value, || key.to_owned());
+        }
+    }
+    assert!(
+        options
+            .queue_depth
+            .is_none_or(|depth| (1..=options::QUEUE_DEPTH_MAX).contains(&depth))
+    );
+    assert!(options.slo.is_none_or(|slo| !slo.is_zero()));
+    assert!((50.0..=99.9).contains(&options.slo_percentile));
+}
+
+/// # Panics
+/// If what is written of a timeout is more than was read.
+fn grpc_timeout(text: &str) {
+    if let Some(span) = deadline::parse_grpc_timeout(text) {
+        let written = deadline::format_grpc_timeout(span);
+        let again = deadline::parse_grpc_timeout(&written).expect("what was written can be read");
+        // A microsecond is the least that is written.
+        assert!(again <= span.max(policy::Span(1_000)), "{text}: {written}");
+    }
+}
+
+/// # Panics
+/// If a deadline is before the arrival, or later than the revision's timeout allows.
+fn budget(text: &str) {
+    let timeout = std::time::Duration::from_secs(300);
+    let arrival = Time(1_000_000_000);
+    let deadlines = Deadlines::new(Some(std::time::Duration::from_secs(1)), timeout);
+    for name in [
+        "weir-budget-ms",
+        "grpc-timeout",
+        "x-envoy-expected-rq-timeout-ms",
+    ] {
+        let Ok(value) = HeaderValue::from_str(text) else {
+            return;
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(name, value);
+        let told = deadlines.read(&headers, arrival);
+        assert!(told.deadline.at >= arrival, "{name}: {text}");
+        assert!(
+            told.deadline.at.0 - arrival.0 <= 300_000_000_000,
+            "{name}: {text}"
+        );
+        deadlines.rewrite(&mut headers, &told, arrival, Time(arrival.0 + 1));
+    }
+}
+
+/// # Panics
+/// If a line of the log has no end, or an error has no place in the text.
+fn template(text: &str) {
+    let template = match Template::parse(text) {
+        Ok(template) => template,
+        Err(error) => {
+            assert!(error.line >= 1 && error.line <= text.matches('\n').count() + 1);
+            assert!(error.column >= 1);
+            return;
+        }
+    };
+    let mut headers = HeaderMap::new();
+    headers.insert("x-id", HeaderValue::from_static("\"1\""));
+    let record = Record {
+        method: Method::GET,
+        uri: http::Uri::from_static("/x?y"),
+        version: Version::HTTP_11,
+        headers,
+        remote_address: "127.0.0.1:1".to_owned(),
+        code: 200,
+        size: 1,
+        latency_seconds: 0.1,
+    };
+    if let Ok(line) = template.run(&record, &RevisionInfo::default()) {
+        assert!(line.ends_with('\n') || text.ends_with('\n'));
+    }
+}
+
+/// # Panics
+/// If an error says nothing.
+fn observability(text: &str) {
+    if let Err(error) = Observability::parse(text) {
+        assert!(!error.is_empty());
+    }
+}
+
+fn logging(text: &str) {
+    let _config = LogConfig::parse(text, text);
+}
+
+/// # Panics
+/// If an error says nothing.
+fn probe(text: &str) {
+    if let Err(error) = Probe::parse_list(text) {
+        assert!(!error.is_empty());
+    }
+}
