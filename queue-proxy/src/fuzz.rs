@@ -13,8 +13,11 @@ use crate::process_log::LogConfig;
 use crate::readiness::Probe;
 use crate::template::{Record, RevisionInfo, Template};
 
-/// All targets, by the name of their folder in the corpus.
-pub const TARGETS: [(&str, fn(&str)); 7] = [
+/// A parser's name, which is that of its folder in the corpus, and the parser with its checks.
+pub type Target = (&'static str, fn(&str));
+
+/// All targets.
+pub const TARGETS: [Target; 7] = [
     ("podinfo", podinfo),
     ("grpc-timeout", grpc_timeout),
     ("budget", budget),

@@ -9,6 +9,7 @@
 //! | [`client2`] | an HTTP/2 client |
 //! | [`metrics`] | a page of metrics, as Prometheus reads it |
 //! | [`collector`] | an OpenTelemetry collector |
+//! | [`mutation`] | inputs that somebody has spoiled |
 //! | [`tls`] | a certificate authority, and clients that trust it |
 
 pub mod app;
@@ -18,6 +19,7 @@ pub mod client2;
 pub mod collector;
 pub mod message;
 pub mod metrics;
+pub mod mutation;
 pub mod proxy;
 pub mod tls;
 

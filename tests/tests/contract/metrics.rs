@@ -3,6 +3,7 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use prost::Message as _;
 use tests::app::App;
+use tests::client::Client;
 use tests::collector::Collector;
 use tests::eventually;
 use tests::proxy::{Builder, Proxy};
@@ -434,6 +435,32 @@ async fn without_options_there_are_none_of_weirs_metrics() {
     let proxy = measured(&app).start().await;
     proxy.connect().await.get("/").await;
     assert!(!proxy.metrics().await.text().contains("weir_"));
+}
+
+#[tokio::test]
+async fn section_2_16_profiles_are_served_where_they_are_asked_for() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port)
+        .set(
+            "OBSERVABILITY_CONFIG",
+            r#"{"runtime":{"profiling":"enabled"}}"#,
+        )
+        .start()
+        .await;
+    let get = async |path: &'static str| Client::connect(proxy.at(8008)).await.get(path).await;
+    assert!(get("/debug/pprof/").await.text().contains("profile"));
+    assert_eq!(get("/elsewhere").await.status(), 404);
+    assert_eq!(get("/debug/pprof/profile?seconds=0").await.status(), 400);
+    let (profile, other) = tokio::join!(get("/debug/pprof/profile?seconds=2"), async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        for _ in 0..200 {
+            proxy.connect().await.get("/").await;
+        }
+        get("/debug/pprof/profile?seconds=1").await
+    });
+    assert_eq!(other.status(), 409);
+    assert_eq!(profile.status(), 200);
+    assert!(profile.text().contains("nanoseconds"));
 }
 
 #[tokio::test]

@@ -220,6 +220,19 @@ fn timestamp(text: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_spoiled_trace_is_an_error_and_no_more() {
+        let seeds = ::tests::mutation::seeds("trace");
+        ::tests::mutation::run(&seeds, |text| match Trace::parse(text) {
+            Ok(trace) => {
+                assert!(trace.entries.len() >= 2);
+                let arrivals = trace.entries.iter().map(|entry| entry.arrival_s);
+                assert!(arrivals.is_sorted(), "in order of arrival");
+            }
+            Err(error) => assert!(!format!("{error:#}").is_empty()),
+        });
+    }
+
     fn error(text: &str) -> String {
         format!("{:#}", Trace::parse(text).unwrap_err())
     }

@@ -154,13 +154,13 @@ impl Kind {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .kill_on_drop(true);
+        if let Some(quota) = quota {
+            command = quota.within(&command);
+        }
         let begin = Instant::now();
         let mut child = command
             .spawn()
             .with_context(|| format!("{command:?} cannot be started"))?;
-        if let Some(quota) = quota {
-            quota.add(child.id())?;
-        }
         let address = SocketAddr::new(ip, PORT);
         if let Err(error) = answered(address).await {
             // Knative's own listens on all interfaces: another queue-proxy on this machine is in its way.
@@ -366,9 +366,26 @@ impl Quota {
         Some(quota)
     }
 
-    fn add(&self, pid: Option<u32>) -> anyhow::Result<()> {
-        let pid = pid.context("the process has ended")?;
-        fs::write(self.folder.join("cgroup.procs"), pid.to_string()).context("cgroup.procs")
+    /// The same command, which is in the group before it runs, and so are its children.
+    fn within(&self, command: &Command) -> Command {
+        const JOIN: &str = "echo $$ > \"$0\" && exec \"$@\"";
+        let command = command.as_std();
+        let mut joined = Command::new("/bin/sh");
+        joined
+            .args(["-c", JOIN])
+            .arg(self.folder.join("cgroup.procs"))
+            .arg(command.get_program())
+            .args(command.get_args())
+            .envs(
+                command
+                    .get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            )
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        joined
     }
 }
 
