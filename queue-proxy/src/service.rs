@@ -185,7 +185,7 @@ impl Proxy {
     ) -> Response<ProxyBody> {
         if let Some(kind) = probe::classify(request.headers()) {
             discard(request.into_body(), &client);
-            return probe::answer(kind, &self.drain, &self.prober).await;
+            return Box::pin(probe::answer(kind, &self.drain, &self.prober)).await;
         }
         self.drain.note_request();
         let timeouts = Timeouts::new(&self.config, arrival);
@@ -369,7 +369,7 @@ impl Proxy {
         informed: Option<Arc<AtomicBool>>,
     ) -> Result<(Response<Incoming>, Source), UpstreamError> {
         if asked.http2 {
-            let (response, stream) = self.upstream.send_http2(request).await?;
+            let (response, stream) = Box::pin(self.upstream.send_http2(request)).await?;
             return Ok((response, Source::Http2(stream)));
         }
         let waits = headers::expects_continue(request.headers()) && !request.body().is_empty();
@@ -433,9 +433,8 @@ impl Proxy {
             answer.extensions.insert(reason);
         }
         if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-            return self
-                .switch(client, asked, answer, switched, source, in_flight, timeouts)
-                .await;
+            let switch = self.switch(client, asked, answer, switched, source, in_flight, timeouts);
+            return Box::pin(switch).await;
         }
         headers::normalize_content_length(&mut answer.headers);
         let length = headers::content_length(&answer.headers).filter(|_| !asked.head_only);

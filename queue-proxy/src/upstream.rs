@@ -174,7 +174,8 @@ impl Upstream {
         loop {
             let (mut connection, reused) = match self.take_idle().await {
                 Some(connection) => (connection, true),
-                None => (self.connect().await?, false),
+                // Boxed, as all that is rare on the way: a request's future has room for the largest step.
+                None => (Box::pin(self.connect()).await?, false),
             };
             match connection.exchange(request).await {
                 Ok(response) => return Ok((response, connection)),
