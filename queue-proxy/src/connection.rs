@@ -181,7 +181,7 @@ async fn serve<H: Handler>(
     let (socket, write) = Socket::of(stream);
     let begun = async {
         let mut transport = match &tls {
-            Some(tls) => Transport::Tls(Box::new(tls.accept(socket).await?)),
+            Some(tls) => Transport::Tls(Box::new(Box::pin(tls.accept(socket)).await?)),
             None => Transport::Plain(socket),
         };
         let begin = read_begin(&mut transport).await?;
@@ -204,7 +204,8 @@ async fn serve<H: Handler>(
         let state = Arc::<Http2State>::default();
         let protocol = Protocol::Http2(Frames::default(), Arc::clone(&state));
         let io = ClientIo::new(transport, protocol, begin);
-        serve_http2(io, &state, client, handler, &shutdown).await;
+        // Boxed: else every HTTP/1 connection's task has room for it.
+        Box::pin(serve_http2(io, &state, client, handler, &shutdown)).await;
     } else {
         let state = ConnectionState::new();
         let io = ClientIo::new(transport, Protocol::Http1(Arc::clone(&state)), begin);

@@ -104,6 +104,9 @@ impl ConnectionState {
 
     /// Bytes have come.
     fn note_read(&self, bytes: &[u8]) {
+        if self.is_upgraded() {
+            return;
+        }
         let ends_blank = bytes.ends_with(HEAD_END);
         self.ends_blank.store(ends_blank, Ordering::Relaxed);
         if self.is_serving() || self.has_body_unread() {

@@ -23,6 +23,7 @@ mod frames;
 pub mod fuzz;
 mod headers;
 mod io;
+mod lines;
 mod listen;
 mod metrics;
 mod observability;
@@ -180,7 +181,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         gate,
         Arc::clone(&stat),
         Arc::clone(&drain),
-        Arc::clone(&observer),
+        observer,
     );
 
     let shutdown = Arc::<Shutdown>::default();
@@ -224,10 +225,8 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         // Those that are left are cut.
         let _in_time = tokio::time::timeout(TUNNELS_MAX, proxy.tunnels().wait()).await;
         let flushed = tokio::task::spawn_blocking(move || {
-            if let Some(log) = &observer.log {
-                log.flush();
-            }
             telemetry.shut_down();
+            lines::stdout().flush();
         });
         // It has limits of its own.
         let _flushed = flushed.await;
@@ -290,11 +289,16 @@ fn scrape_addresses(config: &Config) -> Vec<(IpAddr, u16)> {
     if config.options.opted_in() {
         addresses.push((config.bind, USER_METRICS_PORT));
     }
-    if let Metrics::Prometheus { host, port } = &config.observability.request_metrics {
-        // A name instead of an address would have to be resolved; Knative's settings have addresses.
-        let ip = host.parse().unwrap_or(config.bind);
-        if !addresses.contains(&(ip, *port)) {
-            addresses.push((ip, *port));
+    if let Metrics::Prometheus { host, port } = config.observability.request_metrics {
+        let ip = host.unwrap_or(config.bind);
+        match addresses.first_mut() {
+            // One listener for a port: that which hears the most.
+            Some((first, same)) if *same == port => {
+                if ip.is_unspecified() && !first.is_unspecified() {
+                    *first = ip;
+                }
+            }
+            _ => addresses.push((ip, port)),
         }
     }
     addresses

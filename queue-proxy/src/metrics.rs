@@ -25,9 +25,14 @@ const WEIR_DURATION_BOUNDS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
 ];
-/// Clients choose hosts and tags: so many different ones are told apart, the rest count as [`OTHER`].
-const VALUES_MAX: usize = 64;
+/// Clients choose hosts, with their ports, and tags: so many different ones are told apart, the rest count as
+/// [`OTHER`]. More pairs than OpenTelemetry's own limit of 2,000 go to its overflow series.
+const VALUES_MAX: usize = 32;
 const OTHER: &str = "_OTHER";
+/// A longer one is none of a name: DNS allows no more.
+const VALUE_BYTES_MAX: usize = 253;
+/// Tags that Knative itself gives begin so.
+const OWN_TAGS: &str = "kn:";
 /// The scopes under which Knative's queue-proxy reports: dashboards select by them.
 const SERVING_SCOPE: &str = "knative.dev/serving/pkg/queue";
 const HTTP_SCOPE: &str = "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp";
@@ -123,6 +128,9 @@ struct Bounded(Mutex<HashSet<Arc<str>>>);
 
 impl Bounded {
     fn intern(&self, value: &str) -> Arc<str> {
+        if value.len() > VALUE_BYTES_MAX {
+            return OTHER.into();
+        }
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(value) = known.get(value) {
             return Arc::clone(value);
@@ -211,21 +219,26 @@ impl ServingMetrics {
 
     /// A request has ended.
     pub(crate) fn record(&self, measured: &Measured<'_>) {
-        let (host, port) = split_host(measured.host);
+        let host = self.hosts.intern(measured.host);
+        let (host, port) = split_host(&host);
+        let tag = match measured.tag {
+            "kn:disabled" | "kn:default" | "kn:undefined" => measured.tag.into(),
+            // Who makes up another such tag is not to be taken for Knative.
+            tag if tag.starts_with(OWN_TAGS) => OTHER.into(),
+            tag => self.tags.intern(tag),
+        };
         let mut server = vec![
             KeyValue::new("http.request.method", method_name(measured.method)),
             KeyValue::new("http.response.status_code", i64::from(measured.status)),
-            KeyValue::new("kn.route.tag", self.tags.intern(measured.tag)),
+            KeyValue::new("kn.route.tag", tag),
             KeyValue::new("network.protocol.name", "http"),
             KeyValue::new("network.protocol.version", version_name(measured.version)),
             KeyValue::new("url.scheme", if measured.secure { "https" } else { "http" }),
         ];
         let mut client = measured.app.is_some().then(|| server.clone());
-        let host = self.hosts.intern(host);
-        let is_known = &*host != OTHER;
-        server.push(KeyValue::new("server.address", host));
+        server.push(KeyValue::new("server.address", host.to_owned()));
         let default_port = if measured.secure { 443 } else { 80 };
-        if let Some(port) = port.filter(|&port| is_known && port != default_port) {
+        if let Some(port) = port.filter(|&port| port != default_port) {
             server.push(KeyValue::new("server.port", i64::from(port)));
         }
         self.server_duration.record(measured.seconds, &server);
@@ -299,6 +312,7 @@ pub(crate) struct WeirMetrics {
     unusable_headers: IntCounter,
     disbelieved_probes: IntCounter,
     certificate_failures: IntCounter,
+    dropped_lines: IntCounter,
     registry: Registry,
 }
 
@@ -311,6 +325,8 @@ pub(crate) struct Totals {
     pub disbelieved_probes: u64,
     /// Certificates that could not be used when they changed.
     pub certificate_failures: u64,
+    /// Lines that standard output did not take in time.
+    pub dropped_lines: u64,
 }
 
 impl WeirMetrics {
@@ -424,6 +440,10 @@ impl WeirMetrics {
                 "weir_certificate_reload_failures_total",
                 "Changed certificates that could not be used.",
             )?,
+            dropped_lines: counter(
+                "weir_log_lines_dropped_total",
+                "Lines that standard output did not take in time.",
+            )?,
             registry,
         })
     }
@@ -473,6 +493,7 @@ impl WeirMetrics {
             (&self.unusable_headers, totals.unusable_headers),
             (&self.disbelieved_probes, totals.disbelieved_probes),
             (&self.certificate_failures, totals.certificate_failures),
+            (&self.dropped_lines, totals.dropped_lines),
         ] {
             counter.inc_by(total.saturating_sub(counter.get()));
         }

@@ -4,6 +4,7 @@
 //! nanoseconds. What concerns the control plane alone (`metrics`) is not looked at.
 
 use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -83,8 +84,8 @@ pub(crate) enum Metrics {
     None,
     /// Served for scraping.
     Prometheus {
-        /// The host to listen on; empty: the process' own address.
-        host: String,
+        /// The address to listen on; `None`: the process' own.
+        host: Option<IpAddr>,
         /// The port to listen on.
         port: u16,
     },
@@ -195,7 +196,7 @@ fn metrics(raw: RawExport) -> Result<Metrics, String> {
             let (host, port) = listen_address(&endpoint).ok_or_else(|| {
                 format!(
                     "{key}.endpoint: {endpoint:?}: allowed with prometheus: nothing, or \"host:port\" \
-                     with a port from 1024 to 65535"
+                     with an address or localhost and a port from 1024 to 65535"
                 )
             })?;
             Metrics::Prometheus { host, port }
@@ -253,9 +254,9 @@ fn endpoint_url(key: &str, endpoint: &str) -> Result<String, String> {
 }
 
 /// `host:port`, `[host]:port` or `:port`; nothing is the default port.
-fn listen_address(endpoint: &str) -> Option<(String, u16)> {
+fn listen_address(endpoint: &str) -> Option<(Option<IpAddr>, u16)> {
     if endpoint.is_empty() {
-        return Some((String::new(), USER_METRICS_PORT));
+        return Some((None, USER_METRICS_PORT));
     }
     let (host, port) = endpoint.rsplit_once(':')?;
     let bare = host
@@ -263,7 +264,16 @@ fn listen_address(endpoint: &str) -> Option<(String, u16)> {
         .map_or(Some(host), |rest| rest.strip_suffix(']'))?;
     let is_bracketed = bare.len() != host.len();
     let port = port.parse().ok().filter(|&port: &u16| port >= 1024)?;
-    (is_bracketed || !bare.contains(':')).then(|| (bare.to_owned(), port))
+    if !is_bracketed && bare.contains(':') {
+        return None;
+    }
+    // A name would have to be resolved, and may have several addresses.
+    let ip = match bare {
+        "" => None,
+        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        address => Some(address.parse().ok()?),
+    };
+    Some((ip, port))
 }
 
 #[cfg(test)]
@@ -346,14 +356,13 @@ mod tests {
                 Err(error) => Err(error),
             }
         };
-        assert_eq!(address(""), Ok((String::new(), 9091)));
-        assert_eq!(address(":9999"), Ok((String::new(), 9999)));
-        assert_eq!(address("[::1]:9999"), Ok(("::1".to_owned(), 9999)));
-        assert_eq!(
-            address("127.0.0.1:9999"),
-            Ok(("127.0.0.1".to_owned(), 9999))
-        );
-        for bad in ["9999", ":80", "::1:9999", ":x"] {
+        let ip = |text: &str| Some(text.parse::<IpAddr>().unwrap());
+        assert_eq!(address(""), Ok((None, 9091)));
+        assert_eq!(address(":9999"), Ok((None, 9999)));
+        assert_eq!(address("[::1]:9999"), Ok((ip("::1"), 9999)));
+        assert_eq!(address("127.0.0.1:9999"), Ok((ip("127.0.0.1"), 9999)));
+        assert_eq!(address("localhost:9999"), Ok((ip("127.0.0.1"), 9999)));
+        for bad in ["9999", ":80", "::1:9999", ":x", "name:9999"] {
             assert!(address(bad).unwrap_err().contains("host:port"), "{bad}");
         }
     }

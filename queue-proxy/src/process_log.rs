@@ -19,6 +19,8 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime as Timestamp};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::lines;
+
 /// The build, as logs and metrics name it.
 pub(crate) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
     Some(commit) => commit,
@@ -238,12 +240,12 @@ impl<S: Subscriber> Layer<S> for ProcessLog {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = self.line(event, SystemTime::now());
         line.push('\n');
-        // There is nobody to tell if this fails.
-        let _written = if self.config.to_stdout {
-            std::io::stdout().lock().write_all(line.as_bytes())
+        if self.config.to_stdout {
+            lines::stdout().write(line);
         } else {
-            std::io::stderr().lock().write_all(line.as_bytes())
-        };
+            // There is nobody to tell if this fails.
+            let _written = std::io::stderr().lock().write_all(line.as_bytes());
+        }
     }
 }
 

@@ -132,6 +132,7 @@ impl Proxy {
                 unusable_headers: self.deadlines.unusable(),
                 disbelieved_probes: self.disbelieved.load(Ordering::Relaxed),
                 certificate_failures,
+                dropped_lines: crate::lines::stdout().dropped(),
             },
         )
     }

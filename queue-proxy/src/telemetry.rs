@@ -4,13 +4,16 @@
 //! over the configured values. Collectors with `https` URLs are verified with the system's roots, which
 //! `SSL_CERT_FILE` may replace.
 
+use std::error::Error;
 use std::fmt;
-use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use opentelemetry::KeyValue;
-use opentelemetry_otlp::{MetricExporter, SpanExporter, WithExportConfig as _};
+use opentelemetry_otlp::tonic_types::transport::ClientTlsConfig;
+use opentelemetry_otlp::{
+    MetricExporter, SpanExporter, WithExportConfig as _, WithHttpConfig as _, WithTonicConfig as _,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
@@ -19,11 +22,12 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::env::Environment;
+use crate::lines;
 use crate::observability::{Metrics, Tracing, Transport};
 use crate::process_log::COMMIT;
 
-/// The last metrics and spans may take this long to be delivered. Fixed by Knative.
-const FLUSH_MAX: Duration = Duration::from_secs(10);
+/// The last metrics, and the last spans, may take this long to be delivered: both together Knative's ten seconds.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// The pipelines of this process.
 #[derive(Debug, Default)]
@@ -70,8 +74,8 @@ impl Telemetry {
                 let exporter = metric_exporter(*transport, endpoint)
                     .map_err(|error| TelemetryError::new("requestMetrics", &error))?;
                 let mut reader = PeriodicReader::builder(exporter);
-                let is_set = environment.get("OTEL_METRIC_EXPORT_INTERVAL").is_some();
-                if let Some(interval) = interval.filter(|_| !is_set) {
+                let is_given = is_set(environment, "OTEL_METRIC_EXPORT_INTERVAL");
+                if let Some(interval) = interval.filter(|_| !is_given) {
                     reader = reader.with_interval(interval);
                 }
                 let meters = SdkMeterProvider::builder()
@@ -96,7 +100,7 @@ impl Telemetry {
                 (tracers.with_batch_exporter(exporter), rate)
             }
         };
-        let tracers = if environment.get("OTEL_TRACES_SAMPLER").is_some() {
+        let tracers = if is_set(environment, "OTEL_TRACES_SAMPLER") {
             tracers
         } else {
             tracers.with_sampler(sampler(rate))
@@ -162,52 +166,88 @@ fn sampler(rate: f64) -> Sampler {
     }
 }
 
+/// An empty variable says nothing, as in Go.
+fn is_set(environment: &impl Environment, name: &str) -> bool {
+    environment.get(name).is_some_and(|value| !value.is_empty())
+}
+
 /// The configured endpoint, unless there is none or a variable names one.
 fn configured(endpoint: &str, environment: &impl Environment, signal: &str) -> Option<String> {
     let names = [
         "OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(),
         format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"),
     ];
-    let is_set = names
-        .iter()
-        .any(|name| environment.get(name).is_some_and(|value| !value.is_empty()));
-    (!is_set && !endpoint.is_empty()).then(|| endpoint.to_owned())
+    let is_named = names.iter().any(|name| is_set(environment, name));
+    (!is_named && !endpoint.is_empty()).then(|| endpoint.to_owned())
 }
 
 fn metric_exporter(
     transport: Transport,
     endpoint: Option<String>,
-) -> Result<MetricExporter, opentelemetry_otlp::ExporterBuildError> {
-    match (transport, endpoint) {
-        (Transport::Grpc, None) => MetricExporter::builder().with_tonic().build(),
-        (Transport::Grpc, Some(endpoint)) => MetricExporter::builder()
-            .with_tonic()
-            .with_endpoint(endpoint)
-            .build(),
-        (Transport::Http, None) => MetricExporter::builder().with_http().build(),
-        (Transport::Http, Some(endpoint)) => MetricExporter::builder()
-            .with_http()
-            .with_endpoint(endpoint)
-            .build(),
-    }
+) -> Result<MetricExporter, Box<dyn Error + Send + Sync>> {
+    Ok(match transport {
+        Transport::Grpc => {
+            let builder = MetricExporter::builder().with_tonic();
+            let builder = builder.with_tls_config(roots());
+            match endpoint {
+                Some(endpoint) => builder.with_endpoint(endpoint).build()?,
+                None => builder.build()?,
+            }
+        }
+        Transport::Http => {
+            let builder = MetricExporter::builder().with_http();
+            let builder = builder.with_http_client(http_client()?);
+            match endpoint {
+                Some(endpoint) => builder.with_endpoint(endpoint).build()?,
+                None => builder.build()?,
+            }
+        }
+    })
 }
 
 fn span_exporter(
     transport: Transport,
     endpoint: Option<String>,
-) -> Result<SpanExporter, opentelemetry_otlp::ExporterBuildError> {
-    match (transport, endpoint) {
-        (Transport::Grpc, None) => SpanExporter::builder().with_tonic().build(),
-        (Transport::Grpc, Some(endpoint)) => SpanExporter::builder()
-            .with_tonic()
-            .with_endpoint(endpoint)
-            .build(),
-        (Transport::Http, None) => SpanExporter::builder().with_http().build(),
-        (Transport::Http, Some(endpoint)) => SpanExporter::builder()
-            .with_http()
-            .with_endpoint(endpoint)
-            .build(),
-    }
+) -> Result<SpanExporter, Box<dyn Error + Send + Sync>> {
+    Ok(match transport {
+        Transport::Grpc => {
+            let builder = SpanExporter::builder().with_tonic();
+            let builder = builder.with_tls_config(roots());
+            match endpoint {
+                Some(endpoint) => builder.with_endpoint(endpoint).build()?,
+                None => builder.build()?,
+            }
+        }
+        Transport::Http => {
+            let builder = SpanExporter::builder().with_http();
+            let builder = builder.with_http_client(http_client()?);
+            match endpoint {
+                Some(endpoint) => builder.with_endpoint(endpoint).build()?,
+                None => builder.build()?,
+            }
+        }
+    })
+}
+
+/// Collectors with `https` URLs are verified with the system's roots.
+fn roots() -> ClientTlsConfig {
+    ClientTlsConfig::new().with_enabled_roots()
+}
+
+/// A client with the system's roots. Where there are none it trusts nobody, and serves `http` URLs all the same.
+fn http_client() -> Result<reqwest::blocking::Client, Box<dyn Error + Send + Sync>> {
+    // It may not be made on a thread of the runtime's.
+    let made = std::thread::spawn(|| {
+        let builder = || reqwest::blocking::Client::builder().timeout(FLUSH_MAX);
+        builder().build().or_else(|error| {
+            tracing::warn!(%error, "no roots: OTLP goes to http endpoints only");
+            builder().tls_certs_only([]).build()
+        })
+    });
+    let client = made
+        .join()
+        .map_err(|_| "the thread that makes a client ended")?;
+    Ok(client?)
 }
 
 /// What all metrics and spans of this process have in common.
@@ -257,8 +297,7 @@ impl Export for StdoutExporter {
             lines.push_str(&span_line(&span, &resource));
             lines.push('\n');
         }
-        // There is nobody to tell if this fails.
-        let _written = std::io::stdout().lock().write_all(lines.as_bytes());
+        lines::stdout().write(lines);
         std::future::ready(Ok(()))
     }
 

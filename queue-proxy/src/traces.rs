@@ -20,6 +20,9 @@ use opentelemetry_http::{HeaderExtractor, HeaderInjector};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 
+/// What clients say stands in spans up to this length.
+const ATTRIBUTE_BYTES_MAX: usize = 256;
+
 /// Where spans are begun.
 #[derive(Debug)]
 pub(crate) struct Traces {
@@ -61,12 +64,12 @@ impl Traces {
             .extract_with_context(&Context::new(), &HeaderExtractor(headers));
         let text = |name: &str| {
             let value = headers.get(name).and_then(|value| value.to_str().ok());
-            value.unwrap_or_default().to_owned()
+            shortened(value.unwrap_or_default())
         };
         let attributes = vec![
-            KeyValue::new("http.request.method", request.method().to_string()),
+            KeyValue::new("http.request.method", shortened(request.method().as_str())),
             KeyValue::new("url.scheme", if secure { "https" } else { "http" }),
-            KeyValue::new("url.path", request.uri().path().to_owned()),
+            KeyValue::new("url.path", shortened(request.uri().path())),
             KeyValue::new("server.address", text("host")),
             KeyValue::new("user_agent.original", text("user-agent")),
             KeyValue::new("network.peer.address", peer.to_owned()),
@@ -74,7 +77,7 @@ impl Traces {
         ];
         let server = self
             .tracer
-            .span_builder(request.method().to_string())
+            .span_builder(shortened(request.method().as_str()))
             .with_kind(SpanKind::Server)
             .with_attributes(attributes)
             .start_with_context(&self.tracer, &remote);
@@ -94,10 +97,10 @@ impl Traces {
         let parent = Context::new().with_remote_span_context(spans.proxy.span_context().clone());
         let client = self
             .tracer
-            .span_builder(format!("HTTP {method}"))
+            .span_builder(format!("HTTP {}", shortened(method.as_str())))
             .with_kind(SpanKind::Client)
             .with_attributes([
-                KeyValue::new("http.request.method", method.to_string()),
+                KeyValue::new("http.request.method", shortened(method.as_str())),
                 KeyValue::new("server.address", "127.0.0.1"),
                 KeyValue::new("server.port", i64::from(self.user_port)),
             ])
@@ -139,6 +142,11 @@ impl Spans {
     }
 }
 
+/// Spans wait for their export by the thousand.
+fn shortened(text: &str) -> String {
+    text[..text.floor_char_boundary(ATTRIBUTE_BYTES_MAX)].to_owned()
+}
+
 fn set_status(span: &mut Span, status: Option<u16>, error_from: u16) {
     if let Some(status) = status {
         span.set_attribute(KeyValue::new(
@@ -154,7 +162,7 @@ fn set_status(span: &mut Span, status: Option<u16>, error_from: u16) {
 fn version(version: http::Version) -> &'static str {
     match version {
         http::Version::HTTP_10 => "1.0",
-        http::Version::HTTP_2 => "2",
+        http::Version::HTTP_2 => "2.0",
         _ => "1.1",
     }
 }

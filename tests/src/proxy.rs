@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -29,6 +30,7 @@ pub struct Builder {
     ip: IpAddr,
     environment: BTreeMap<String, String>,
     folder: TempDir,
+    stdout: Option<io::PipeWriter>,
 }
 
 /// A queue-proxy process. Killed when dropped.
@@ -107,6 +109,7 @@ impl Builder {
             ip,
             environment,
             folder: TempDir::new().expect("a temporary folder"),
+            stdout: None,
         }
     }
 
@@ -184,11 +187,25 @@ impl Builder {
         proxy
     }
 
+    /// As [`Self::start`], with a pipe as standard output that nobody reads.
+    ///
+    /// # Panics
+    /// If it ends, or does not listen within ten seconds.
+    pub async fn start_with_pipe(mut self) -> (Proxy, io::PipeReader) {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        self.stdout = Some(writer);
+        (self.start().await, reader)
+    }
+
     fn spawn(self) -> Proxy {
         let stderr =
             fs::File::create(self.folder.path().join("stderr")).expect("a file for stderr");
-        let stdout =
-            fs::File::create(self.folder.path().join("stdout")).expect("a file for stdout");
+        let stdout: Stdio = match self.stdout {
+            Some(pipe) => pipe.into(),
+            None => fs::File::create(self.folder.path().join("stdout"))
+                .expect("a file for stdout")
+                .into(),
+        };
         let child = Command::new(&self.binary)
             .env_clear()
             .env("WEIR_CERTIFICATES", self.folder.path().join("certs"))

@@ -259,11 +259,16 @@ fn escape_js(text: &str) -> String {
                 out.push(c);
             }
             '<' | '>' | '&' | '=' => push_code(&mut out, c),
-            c if c.is_control() => push_code(&mut out, c),
+            c if c.is_control() || is_invisible(c) => push_code(&mut out, c),
             c => out.push(c),
         }
     }
     out
+}
+
+/// Line ends, marks of direction and the like, which viewers obey and nobody sees.
+const fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 fn push_code(out: &mut String, c: char) {

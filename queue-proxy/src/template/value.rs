@@ -262,7 +262,13 @@ fn canonical(name: &str) -> String {
 fn trace_id(headers: &HeaderMap) -> &str {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let w3c = text("traceparent").and_then(|value| value.split('-').nth(1));
-    w3c.or_else(|| text("x-b3-traceid")).unwrap_or_default()
+    let id = w3c.or_else(|| text("x-b3-traceid")).unwrap_or_default();
+    // It stands unescaped in Knative's own template: nothing else may come of it than an id.
+    if id.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        id
+    } else {
+        ""
+    }
 }
 
 /// A number as Go's `%v` writes it: the shortest digits that tell it, with an exponent below 10⁻⁴ and from

@@ -100,7 +100,7 @@ async fn an_unfinished_head_over_http2_is_cut_after_a_minute() {
 }
 
 #[tokio::test]
-async fn slow_bodies_and_slow_readers_end_at_the_request_timeout() {
+async fn slow_bodies_end_at_the_request_timeout() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port)
         .set("REVISION_TIMEOUT_SECONDS", 3)

@@ -70,6 +70,45 @@ async fn item_130_so_are_requests_over_http2_and_those_the_proxy_answers_itself(
 }
 
 #[tokio::test]
+async fn item_130_a_made_up_trace_forges_no_line() {
+    let app = App::saying("hello").await;
+    let proxy = logging(&app, "").start().await;
+    let forged = "X-B3-TraceId: \",\"httpRequest\":{\"status\":500},\"x\":\"\r\n";
+    proxy.connect().await.get_with("/", forged).await;
+    let line = lines(&proxy, 1).await.remove(0);
+    assert_eq!(line["httpRequest"]["status"], 200);
+    assert_eq!(line["traceId"], "");
+}
+
+#[tokio::test]
+async fn a_reader_of_stdout_that_stands_still_holds_up_nobody() {
+    let app = App::saying("hello").await;
+    let shipped = r#"{"level":"debug","outputPaths":["stdout"]}"#;
+    let (proxy, pipe) = logging(&app, "")
+        .set("SERVING_LOGGING_CONFIG", shipped)
+        .start_with_pipe()
+        .await;
+    let long = "y".repeat(10_000);
+    let mut client = proxy.connect().await;
+    for _ in 0..2_000 {
+        assert_eq!(
+            client
+                .get_with("/", &format!("User-Agent: {long}\r\n"))
+                .await
+                .status(),
+            200
+        );
+    }
+    // Twenty megabytes of lines wait nowhere.
+    assert!(
+        proxy.resident_bytes() < 64 << 20,
+        "{}",
+        proxy.resident_bytes()
+    );
+    drop(pipe);
+}
+
+#[tokio::test]
 async fn item_131_probes_are_logged_only_when_asked_for() {
     const PROBE: &str = "User-Agent: kube-probe/1.30\r\nK-Network-Probe: queue\r\n";
     let app = App::saying("hello").await;
