@@ -156,25 +156,24 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     } else {
         None
     };
-    // Last: who can reach the serving port can reach all others.
-    let main = listen::listen(bind, config.serving_port)?;
     let mut signals = Signals {
         terminate: signal(SignalKind::terminate())?,
         interrupt: signal(SignalKind::interrupt())?,
     };
-    tracing::info!(
-        bind = %config.bind,
-        port = config.serving_port,
-        tls = tls.is_some(),
-        "queue-proxy is listening"
-    );
-
     let drain = drain::Drain::new();
     let stat = stat::Stat::new(&config.pod, config.concurrency(), Instant::now());
     let clock = Clock::start();
     let gate = service::Proxy::gate(&config, clock);
     let (telemetry, observer) = observe(&config, gate.as_ref()).await?;
     let registry = telemetry.registry.clone();
+    // Last: who can reach the serving port can reach all others, and all is set up.
+    let main = listen::listen(bind, config.serving_port)?;
+    tracing::info!(
+        bind = %config.bind,
+        port = config.serving_port,
+        tls = tls.is_some(),
+        "queue-proxy is listening"
+    );
     let proxy = service::Proxy::new(
         config,
         clock,
