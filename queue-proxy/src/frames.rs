@@ -24,6 +24,8 @@ pub(crate) struct Frames {
     known: usize,
     /// A head's last frame has not come.
     open: bool,
+    /// The first frame has begun: the preface alone is no beginning.
+    begun: bool,
 }
 
 /// What the connection's task sees of it.
@@ -56,6 +58,7 @@ impl Default for Frames {
             header: [0; FRAME_HEADER_BYTES],
             known: 0,
             open: false,
+            begun: false,
         }
     }
 }
@@ -79,13 +82,15 @@ impl Frames {
                 self.begin_frame();
             }
         }
-        let unfinished = self.open || self.known > 0 || (self.in_head && self.passing > 0);
+        let unfinished =
+            !self.begun || self.open || self.known > 0 || (self.in_head && self.passing > 0);
         state.unfinished.store(unfinished, Ordering::Relaxed);
     }
 
     fn begin_frame(&mut self) {
         let [high, middle, low, kind, flags, ..] = self.header;
         self.passing = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        self.begun = true;
         self.in_head = matches!(kind, HEADERS | CONTINUATION);
         if self.in_head {
             self.open = flags & END_HEADERS == 0;
@@ -124,7 +129,7 @@ mod tests {
         let more = frame(CONTINUATION, 0, 5);
         let last = frame(CONTINUATION, END_HEADERS, 5);
         let data = frame(0, 0, 200);
-        assert_eq!(after(&[&preface[..20], &preface[20..]]), [true, false]);
+        assert_eq!(after(&[&preface[..20], &preface[20..]]), [true, true]);
         let begun = [&preface[..], &settings].concat();
         assert_eq!(
             after(&[&begun, &open, &more, &last, &data[..100], &data[100..]]),
