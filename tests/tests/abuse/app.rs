@@ -154,8 +154,10 @@ async fn an_app_without_end_holds_up_nobody_and_is_cut_in_time() {
         let elapsed = begin.elapsed();
         assert!(elapsed < Duration::from_secs(10), "{head:?}: {elapsed:?}");
         let status = ended.map_or(200, |response| response.status());
-        // So many interim responses are no answer; a body is one, and ends at the request timeout.
-        assert_eq!(status, if head.is_empty() { 502 } else { 200 });
+        // So many interim responses are no answer, whichever bound strikes first; a body is one, and ends at the
+        // request timeout.
+        let allowed: &[u16] = if head.is_empty() { &[502, 504] } else { &[200] };
+        assert!(allowed.contains(&status), "{head:?}: {status}");
     }
 }
 
