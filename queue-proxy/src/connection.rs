@@ -95,7 +95,7 @@ impl Client {
 
 /// Answers requests; one for all connections of a listener.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Answers one request.
+    /// Answers one request, which counts as come with the call: the future may be dropped before it runs.
     fn handle(
         self: Arc<Self>,
         client: Client,
@@ -400,7 +400,7 @@ impl<H: Handler> Service<Request<Incoming>> for Adapter<H> {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (handler, client) = (Arc::clone(&self.handler), self.client.clone());
-        Box::pin(async move { Ok(handler.handle(client, request).await) })
+        let answer = Arc::clone(&self.handler).handle(self.client.clone(), request);
+        Box::pin(async move { Ok(answer.await) })
     }
 }

@@ -67,6 +67,11 @@ struct Asked {
 }
 
 impl Observer {
+    /// Nobody wants to know of any request.
+    const fn is_idle(&self) -> bool {
+        self.serving.is_none() && self.weir.is_none() && self.traces.is_none() && self.log.is_none()
+    }
+
     /// A request has come; `None` if nobody wants to know of it.
     pub(crate) fn begin<B>(
         self: &Arc<Self>,
@@ -74,9 +79,13 @@ impl Observer {
         peer: SocketAddr,
         secure: bool,
         arrival: Instant,
-        is_probe: bool,
+        is_probe: impl FnOnce() -> bool,
         waits: bool,
     ) -> Option<Arc<Exchange>> {
+        if self.is_idle() {
+            return None;
+        }
+        let is_probe = is_probe();
         let logs = self.log.as_ref().is_some_and(|log| log.probes || !is_probe);
         let measures = self.serving.is_some() && !is_probe;
         let traces = self.traces.as_ref().filter(|_| !is_probe);

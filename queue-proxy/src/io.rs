@@ -12,7 +12,7 @@
 use std::io;
 use std::io::IoSlice;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -24,7 +24,7 @@ use crate::frames::{Frames, Http2State};
 use crate::socket::Socket;
 
 const TERMINATOR: &[u8] = b"0\r\n\r\n";
-const HEAD_END: &[u8] = b"\r\n\r\n";
+const HEAD_END: &[u8; 4] = b"\r\n\r\n";
 const UNKNOWN: u64 = u64::MAX;
 
 /// What the parts of one HTTP/1 connection know of each other.
@@ -40,8 +40,8 @@ pub(crate) struct ConnectionState {
     upgraded: AtomicBool,
     /// Bytes that came behind the head of the request being served, or [`UNKNOWN`].
     tail: AtomicU64,
-    /// The last bytes that came end with an empty line.
-    ends_blank: AtomicBool,
+    /// The last four bytes that came.
+    last: AtomicU32,
     trailers: Mutex<Trailers>,
 }
 
@@ -92,7 +92,7 @@ impl ConnectionState {
         let tail = self.tail.swap(UNKNOWN, Ordering::Relaxed);
         let is_behind = match length {
             // A head, and the last piece of a chunked body, end with an empty line.
-            _ if self.ends_blank.load(Ordering::Relaxed) => false,
+            _ if self.ends_blank() => false,
             Some(length) if tail != UNKNOWN => tail > length,
             _ => true,
         };
@@ -107,8 +107,10 @@ impl ConnectionState {
         if self.is_upgraded() {
             return;
         }
-        let ends_blank = bytes.ends_with(HEAD_END);
-        self.ends_blank.store(ends_blank, Ordering::Relaxed);
+        let before = self.last.load(Ordering::Relaxed);
+        let last = bytes.iter().rev().take(4).rev();
+        let last = last.fold(before, |last, byte| last << 8 | u32::from(*byte));
+        self.last.store(last, Ordering::Relaxed);
         if self.is_serving() || self.has_body_unread() {
             let tail = self.tail.load(Ordering::Relaxed);
             if tail != UNKNOWN {
@@ -118,17 +120,18 @@ impl ConnectionState {
             return;
         }
         self.reading_head.store(true, Ordering::Relaxed);
-        // What stands behind the head belongs to the body. A head whose end is divided between two reads is
-        // not found; then nothing is known of what follows.
-        let tail = if ends_blank {
+        // What stands behind the head belongs to the body.
+        let tail = if self.ends_blank() {
             Some(0)
         } else {
-            let end = bytes
-                .windows(HEAD_END.len())
-                .position(|window| window == HEAD_END);
-            end.map(|end| (bytes.len() - end - HEAD_END.len()) as u64)
+            behind_head(before, bytes)
         };
         self.tail.store(tail.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+
+    /// The last bytes that came are an empty line.
+    fn ends_blank(&self) -> bool {
+        self.last.load(Ordering::Relaxed) == u32::from_be_bytes(*HEAD_END)
     }
 
     pub(crate) fn is_serving(&self) -> bool {
@@ -194,6 +197,24 @@ impl ConnectionState {
             waker.wake();
         }
     }
+}
+
+/// How many of `bytes` stand behind the first empty line, which may have begun in the four bytes before them.
+fn behind_head(before: u32, bytes: &[u8]) -> Option<u64> {
+    let carried = HEAD_END.len() - 1;
+    let mut joint = [0; 2 * (HEAD_END.len() - 1)];
+    joint[..carried].copy_from_slice(&before.to_be_bytes()[1..]);
+    let first = bytes.len().min(carried);
+    joint[carried..carried + first].copy_from_slice(&bytes[..first]);
+    let find = |bytes: &[u8]| {
+        let mut windows = bytes.windows(HEAD_END.len());
+        windows.position(|window| window == HEAD_END)
+    };
+    let end = match find(&joint[..carried + first]) {
+        Some(at) => at + HEAD_END.len() - carried,
+        None => find(bytes)? + HEAD_END.len(),
+    };
+    Some((bytes.len() - end) as u64)
 }
 
 impl Drop for Serving {
@@ -395,5 +416,54 @@ impl AsyncWrite for Transport {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One request comes in these pieces and is answered; whether the next head counts as begun.
+    fn begun_after(pieces: &[&[u8]], length: Option<u64>) -> bool {
+        let state = ConnectionState::new();
+        for piece in pieces {
+            state.note_read(piece);
+        }
+        assert!(state.is_reading_head());
+        drop(state.begin(length));
+        state.is_reading_head()
+    }
+
+    #[test]
+    fn a_whole_request_in_any_two_pieces_leaves_nothing_behind() {
+        let get = b"GET / HTTP/1.1\r\nHost: t\r\n\r\n";
+        let post = b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc";
+        for at in 1..get.len() {
+            assert!(!begun_after(&[&get[..at], &get[at..]], Some(0)), "{at}");
+        }
+        for at in 1..post.len() - 3 {
+            assert!(!begun_after(&[&post[..at], &post[at..]], Some(3)), "{at}");
+        }
+        let bytes: Vec<&[u8]> = get.chunks(1).collect();
+        assert!(!begun_after(&bytes, Some(0)));
+    }
+
+    #[test]
+    fn bytes_behind_a_request_begin_the_next_head() {
+        let more = b"GET / HTTP/1.1\r\nHost: t\r\n\r\nGE";
+        for at in 1..more.len() - 2 {
+            assert!(begun_after(&[&more[..at], &more[at..]], Some(0)), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_comes_later_belongs_to_its_request() {
+        let state = ConnectionState::new();
+        state.note_read(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r");
+        state.note_read(b"\na");
+        let serving = state.begin(Some(3));
+        state.note_read(b"bc");
+        drop(serving);
+        assert!(!state.is_reading_head());
     }
 }

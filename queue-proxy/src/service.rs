@@ -1,7 +1,7 @@
 //! A request's way through the proxy, layer by layer, outermost first: checks, probes, drain, timeouts,
 //! forwarding headers, stat, gate, user container.
 
-use std::future::{Future as _, poll_fn};
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -149,24 +149,50 @@ impl Proxy {
         &self.upstream
     }
 
-    async fn serve(&self, client: Client, mut request: Request<Incoming>) -> Response<ProxyBody> {
+    /// A request has come: what is noted of it before anything is done for it.
+    fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Begun {
         let arrival = Instant::now();
         let serving = client.begin(request.headers());
-        if let Some(answer) = refuse_malformed(&mut request) {
+        let malformed = refuse_malformed(request);
+        let exchange = match malformed {
+            Some(_) => None,
+            None => self.observer.begin(
+                request,
+                client.peer,
+                client.secure,
+                arrival,
+                || probe::is_probe(request.headers()),
+                self.admission.is_some(),
+            ),
+        };
+        Begun {
+            arrival,
+            serving,
+            malformed,
+            exchange,
+        }
+    }
+
+    async fn serve(
+        &self,
+        client: Client,
+        request: Request<Incoming>,
+        begun: Begun,
+    ) -> Response<ProxyBody> {
+        if let Some(answer) = begun.malformed {
             discard(request.into_body(), &client);
             return answer;
         }
-        let exchange = self.observer.begin(
-            &request,
-            client.peer,
-            client.secure,
-            arrival,
-            probe::is_probe(request.headers()),
-            self.admission.is_some(),
-        );
+        let exchange = begun.exchange;
         let head_only = request.method() == Method::HEAD;
         let mut response = self
-            .answer(client, request, arrival, serving, exchange.as_ref())
+            .answer(
+                client,
+                request,
+                begun.arrival,
+                begun.serving,
+                exchange.as_ref(),
+            )
             .await;
         if let Some(exchange) = exchange {
             exchange.answer(response.status().as_u16());
@@ -607,13 +633,26 @@ impl Proxy {
 }
 
 impl Handler for Proxy {
-    async fn handle(
+    fn handle(
         self: Arc<Self>,
         client: Client,
-        request: Request<Incoming>,
-    ) -> Response<ProxyBody> {
-        self.serve(client, request).await
+        mut request: Request<Incoming>,
+    ) -> impl Future<Output = Response<ProxyBody>> + Send {
+        // Not within the future: hyper drops it before it has run if the client leaves with its request, and
+        // the request has come all the same.
+        let begun = self.begin(&client, &mut request);
+        async move { self.serve(client, request, begun).await }
     }
+}
+
+/// What is known of a request when it has come.
+#[derive(Debug)]
+struct Begun {
+    arrival: Instant,
+    serving: Option<Serving>,
+    /// It is not served: this is the answer.
+    malformed: Option<Response<ProxyBody>>,
+    exchange: Option<Arc<Exchange>>,
 }
 
 fn note(exchange: Option<&Arc<Exchange>>, outcome: Outcome) {

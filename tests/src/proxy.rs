@@ -23,6 +23,12 @@ use crate::metrics::Metrics;
 pub const BINARY_VARIABLE: &str = "WEIR_CONTRACT_BINARY";
 const PORT: u16 = 8012;
 
+/// Weir's own queue-proxy is tested: its words and its economy are held to, besides the contract.
+#[must_use]
+pub fn is_own() -> bool {
+    std::env::var_os(BINARY_VARIABLE).is_none()
+}
+
 /// A queue-proxy that is about to start: Knative's variables as it sets them, to be changed at will.
 #[derive(Debug)]
 pub struct Builder {

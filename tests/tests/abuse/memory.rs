@@ -112,6 +112,5 @@ async fn callers_of_the_other_ports_leave_nothing() {
     junk.send([0xFF; 4096]).await;
     junk.rest().await;
     drop(clients);
-    tokio::time::sleep(Duration::from_millis(100)).await;
     watched.end_well().await;
 }

@@ -1,7 +1,7 @@
 use tests::app::App;
 use tests::client2::Client2;
 use tests::eventually;
-use tests::proxy::{Builder, Proxy};
+use tests::proxy::{Builder, Proxy, is_own};
 
 use crate::proxy;
 
@@ -135,6 +135,7 @@ async fn item_132_an_unreadable_template_ends_the_log_and_nothing_else() {
     assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
     let log = proxy.stderr();
     assert!(!log.is_empty());
+    assert!(log.contains("request-log-template") || !is_own(), "{log}");
     assert_eq!(proxy.stdout(), "");
 }
 
@@ -183,6 +184,19 @@ async fn item_133_a_request_that_its_client_cancelled_is_no_success() {
     drop(waiting);
     drop(running);
     for line in lines(&proxy, 2).await {
+        assert_eq!(line["httpRequest"]["status"], 499, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn item_133_a_client_that_leaves_with_its_request_is_logged_all_the_same() {
+    let app = App::silent().await;
+    let proxy = logging(&app, "").start().await;
+    for _ in 0..50 {
+        let mut client = proxy.connect().await;
+        client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    }
+    for line in lines(&proxy, 50).await {
         assert_eq!(line["httpRequest"]["status"], 499, "{line}");
     }
 }

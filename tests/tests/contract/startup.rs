@@ -3,6 +3,7 @@ use std::time::Duration;
 use tests::app::App;
 use tests::client::Client;
 use tests::client2::Client2;
+use tests::proxy::is_own;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::proxy;
@@ -67,6 +68,7 @@ async fn item_004_malformed_json_ends_the_process() {
         let (status, stderr) = proxy(1).set(name, "{oops").run_to_end(LIMIT).await;
         assert_eq!(status.code(), Some(1), "{name}");
         assert!(!stderr.is_empty());
+        assert!(stderr.contains(name) || !is_own(), "{stderr}");
     }
 }
 
@@ -101,6 +103,8 @@ async fn item_007_an_occupied_port_ends_the_process() {
         let (status, stderr) = builder.run_to_end(LIMIT).await;
         assert_eq!(status.code(), Some(1), "{port}");
         assert!(stderr.contains(&format!(":{port}")), "{stderr}");
+        let whole = format!("{ip}:{port}");
+        assert!(stderr.contains(&whole) || !is_own(), "{stderr}");
     }
 }
 
