@@ -45,11 +45,8 @@ impl ProxyBody {
         Self::of(Inner::Full(Some(bytes).filter(|bytes| !bytes.is_empty())))
     }
 
-    /// What the user container sends; `cx` is the request's task.
-    pub(crate) fn relay(mut relay: Box<Relay>, cx: &mut Context<'_>) -> Self {
-        if relay.is_head_alone(cx) {
-            return Self::empty();
-        }
+    /// What the user container sends.
+    pub(crate) const fn relay(relay: Box<Relay>) -> Self {
         Self::of(Inner::Relay(relay))
     }
 

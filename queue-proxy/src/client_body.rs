@@ -29,7 +29,8 @@ const READ_AHEAD_TOTAL_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct ClientBody {
-    incoming: Incoming,
+    /// `None`: there never was one.
+    incoming: Option<Incoming>,
     connection: Option<Arc<ConnectionState>>,
     hold: Option<(Arc<ContinueHold>, Pin<Box<Sleep>>)>,
     ahead: Option<Box<Ahead>>,
@@ -119,16 +120,31 @@ impl Drop for Ahead {
     }
 }
 
+/// Empty, as what is left where a request has been taken from.
+impl Default for ClientBody {
+    fn default() -> Self {
+        Self {
+            incoming: None,
+            connection: None,
+            hold: None,
+            ahead: None,
+            ended: true,
+            gone: false,
+            exchange: None,
+            burst: 0,
+        }
+    }
+}
+
 impl ClientBody {
     /// The body of a request. On HTTP/1, `connection` is told if it is not read to its end.
     pub(crate) fn new(incoming: Incoming, connection: Option<Arc<ConnectionState>>) -> Self {
-        let ended = incoming.is_end_stream();
         Self {
-            incoming,
+            ended: incoming.is_end_stream(),
+            incoming: Some(incoming),
             connection,
             hold: None,
             ahead: None,
-            ended,
             gone: false,
             exchange: None,
             burst: 0,
@@ -173,14 +189,25 @@ impl ClientBody {
         }
     }
 
+    fn poll_incoming(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(incoming) = &mut self.incoming else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
+        self.ended = frame.is_none() || incoming.is_end_stream();
+        Poll::Ready(frame)
+    }
+
     /// Reads on while the request waits. The end of input stands behind the body in the socket: unless the
     /// body is read, a client that has left is not noticed. What exceeds the bounds stays unread.
     pub(crate) fn read_ahead(&mut self, account: &Arc<ReadAhead>, cx: &mut Context<'_>) {
         while !self.ended && self.ahead.as_ref().is_none_or(|ahead| ahead.has_room()) {
-            let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+            let Poll::Ready(frame) = self.poll_incoming(cx) else {
                 return;
             };
-            self.ended = frame.is_none() || self.incoming.is_end_stream();
             let Some(frame) = frame else { return };
             let ahead = self.ahead.get_or_insert_with(|| {
                 Box::new(Ahead {
@@ -228,12 +255,11 @@ impl Body for ClientBody {
         if self.ended {
             return Poll::Ready(None);
         }
-        let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+        let Poll::Ready(frame) = self.poll_incoming(cx) else {
             self.burst = 0;
             return Poll::Pending;
         };
         self.burst += 1;
-        self.ended = frame.is_none() || self.incoming.is_end_stream();
         self.unless_gone(frame)
     }
 
@@ -242,10 +268,10 @@ impl Body for ClientBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.ahead.is_none() {
-            self.incoming.size_hint()
-        } else {
-            SizeHint::default()
+        match &self.incoming {
+            _ if self.ahead.is_some() => SizeHint::default(),
+            Some(incoming) => incoming.size_hint(),
+            None => SizeHint::with_exact(0),
         }
     }
 }

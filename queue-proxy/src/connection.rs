@@ -7,13 +7,14 @@
 //! such wait beside hyper. End of input while a request is being served means that its client is gone:
 //! dropping hyper's connection drops the request wherever it is, and nothing more is written.
 
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -396,11 +397,23 @@ struct Adapter<H> {
 
 impl<H: Handler> Service<Request<Incoming>> for Adapter<H> {
     type Response = Response<ProxyBody>;
-    type Error = std::convert::Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+    type Error = Infallible;
+    type Future = Answer;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let answer = Arc::clone(&self.handler).handle(self.client.clone(), request);
-        Box::pin(async move { Ok(answer.await) })
+        let handler = Arc::clone(&self.handler);
+        Answer(Box::pin(handler.handle(self.client.clone(), request)))
+    }
+}
+
+/// A handler's answer as hyper takes it. A wrapper around the box: within it, every request's future would be
+/// copied once more.
+struct Answer(Pin<Box<dyn Future<Output = Response<ProxyBody>> + Send>>);
+
+impl Future for Answer {
+    type Output = Result<Response<ProxyBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
     }
 }

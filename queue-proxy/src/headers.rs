@@ -29,6 +29,17 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
+/// What concerns one connection only, RFC 9110 7.6.1, but for `Connection` itself and `TE`.
+static HOP_BY_HOP: [HeaderName; 7] = [
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HTTP2_SETTINGS,
+];
+
 /// No `Forwarded` is made of an `X-Forwarded-For` longer than this: it would be six times as long.
 const FORWARDED_FOR_BYTES_MAX: usize = 16 * 1024;
 
@@ -82,15 +93,9 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(CONNECTION);
     }
-    for name in [
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        header::PROXY_AUTHENTICATE,
-        header::PROXY_AUTHORIZATION,
-        TRANSFER_ENCODING,
-        UPGRADE,
-        HTTP2_SETTINGS,
-    ] {
+    // Most heads have none of these: one look at the names there are is less than a search for each.
+    while let Some(name) = headers.keys().find(|name| HOP_BY_HOP.contains(name)) {
+        let name = name.clone();
         headers.remove(name);
     }
     if headers.contains_key(TE) {

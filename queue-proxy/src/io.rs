@@ -307,15 +307,18 @@ impl AsyncRead for ClientIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.prefix.is_empty() {
-            let n = self.prefix.len().min(buf.remaining());
-            let begin = self.prefix.split_to(n);
-            buf.put_slice(&begin);
-            self.protocol.note_read(&begin);
-            return Poll::Ready(Ok(()));
-        }
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.transport).poll_read(cx, buf))?;
+        let prefixed = self.prefix.len().min(buf.remaining());
+        if prefixed > 0 {
+            let begin = self.prefix.split_to(prefixed);
+            buf.put_slice(&begin);
+        }
+        // Together with what follows: hyper would double its buffer after a read of a few bytes.
+        match Pin::new(&mut self.transport).poll_read(cx, buf) {
+            Poll::Pending if prefixed == 0 => return Poll::Pending,
+            Poll::Pending => {}
+            Poll::Ready(read) => read?,
+        }
         if buf.filled().len() > before {
             self.protocol.note_read(&buf.filled()[before..]);
         }

@@ -203,16 +203,30 @@ impl AppSide {
         Poll::Pending
     }
 
-    /// The user container has said all: its connection is free, and so is its place.
-    fn finish(&mut self, cx: &mut Context<'_>) {
-        let Some(mut live) = self.live.take() else {
-            return;
-        };
-        if let Source::Http1(connection, upstream) = live.source {
-            upstream.put_back(connection, cx);
+    fn finish(&mut self) {
+        if let Some(live) = self.live.take() {
+            release(live.source, live.permit, live.learn);
         }
-        if let Some(permit) = live.permit.as_mut().filter(|_| live.learn) {
-            permit.complete();
+    }
+}
+
+/// The user container has said all: its connection is free, and so is its place. `learn`: how long the answer
+/// took tells something of others.
+fn release(source: Source, mut permit: Option<Permit>, learn: bool) {
+    if let Source::Http1(connection, upstream) = source {
+        upstream.put_back(connection);
+    }
+    if let Some(permit) = permit.as_mut().filter(|_| learn) {
+        permit.complete();
+    }
+}
+
+impl InFlight {
+    /// The answer was a head alone.
+    pub(crate) fn finish(self, source: Source, learn: bool) {
+        release(source, self.permit, learn);
+        if let Some(exchange) = &self.exchange {
+            exchange.app_ended();
         }
     }
 }
@@ -261,21 +275,6 @@ impl Relay {
             state: State::Passing,
             burst: 0,
         })
-    }
-
-    /// Ends here if the response is a head alone; `cx` is the request's task.
-    pub(crate) fn is_head_alone(&mut self, cx: &mut Context<'_>) -> bool {
-        let alone = self
-            .app()
-            .live
-            .as_ref()
-            .is_some_and(|live| live.incoming.is_end_stream());
-        if alone {
-            // It stays one: gRPC's errors are such, and a trailer would hide the status in the head.
-            self.server_timing_since = None;
-            self.finish(cx);
-        }
-        alone
     }
 
     /// Reads the first bytes, which come first from the body all the same.
@@ -342,7 +341,7 @@ impl Relay {
                         *remaining = remaining.saturating_sub(data.len() as u64);
                     }
                     if last {
-                        self.finish(cx);
+                        self.finish();
                     } else {
                         self.watch();
                     }
@@ -352,7 +351,7 @@ impl Relay {
                 Err(frame) => self.on_trailers(frame.into_trailers().unwrap_or_default(), cx),
             },
             Polled::End => {
-                self.finish(cx);
+                self.finish();
                 Poll::Ready(self.after_data())
             }
             Polled::Error(error) => self.break_off(error.into(), cx),
@@ -381,8 +380,8 @@ impl Relay {
         self.watchdog = Some(task.abort_handle());
     }
 
-    fn finish(&mut self, cx: &mut Context<'_>) {
-        self.app().finish(cx);
+    fn finish(&mut self) {
+        self.app().finish();
         if let Some(exchange) = &self.exchange {
             exchange.app_ended();
         }
@@ -404,7 +403,7 @@ impl Relay {
         if trailers.len() > HEADERS_MAX {
             return self.break_off(BodyError::TooManyTrailers, cx);
         }
-        self.finish(cx);
+        self.finish();
         headers::remove_bad_trailers(&mut trailers);
         if let Some(connection) = self.http1.as_ref().filter(|_| !trailers.is_empty()) {
             connection.queue_trailers(encode_trailers(&trailers), cx);

@@ -5,13 +5,12 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 
 use http::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
-use http::request::Parts;
+use http::response;
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
@@ -33,7 +32,6 @@ use crate::deadline::{Deadlines, Told};
 use crate::drain::Drain;
 use crate::exchange::{Exchange, Observer};
 use crate::headers;
-use crate::io::Serving;
 use crate::metrics::{Outcome, Totals};
 use crate::probe;
 use crate::readiness::Prober;
@@ -167,33 +165,28 @@ impl Proxy {
         };
         Begun {
             arrival,
-            serving,
-            malformed,
-            exchange,
+            malformed: malformed.map(Box::new),
+            in_flight: InFlight {
+                serving,
+                exchange,
+                ..InFlight::default()
+            },
         }
     }
 
     async fn serve(
         &self,
-        client: Client,
-        request: Request<Incoming>,
-        begun: Begun,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        begun: &mut Begun,
     ) -> Response<ProxyBody> {
-        if let Some(answer) = begun.malformed {
-            discard(request.into_body(), &client);
-            return answer;
+        if let Some(answer) = begun.malformed.take() {
+            discard(request);
+            return *answer;
         }
-        let exchange = begun.exchange;
+        let exchange = begun.in_flight.exchange.clone();
         let head_only = request.method() == Method::HEAD;
-        let mut response = self
-            .answer(
-                client,
-                request,
-                begun.arrival,
-                begun.serving,
-                exchange.as_ref(),
-            )
-            .await;
+        let mut response = self.answer(client, request, begun).await;
         if let Some(exchange) = exchange {
             exchange.answer(response.status().as_u16());
             response.body_mut().observe(exchange, head_only);
@@ -204,38 +197,29 @@ impl Proxy {
     /// Layers 3 to 11: probes and drain, timeouts, and what is in them.
     async fn answer(
         &self,
-        client: Client,
-        request: Request<Incoming>,
-        arrival: Instant,
-        serving: Option<Serving>,
-        exchange: Option<&Arc<Exchange>>,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        begun: &mut Begun,
     ) -> Response<ProxyBody> {
         if let Some(kind) = probe::classify(request.headers()) {
-            discard(request.into_body(), &client);
+            discard(request);
             return Box::pin(probe::answer(kind, &self.drain, &self.prober)).await;
         }
         self.drain.note_request();
-        let timeouts = Timeouts::new(&self.config, arrival);
+        let timeouts = Timeouts::new(&self.config, begun.arrival);
         let grpc = respond::is_grpc(request.headers());
         // Interim responses are watched only where they matter: it costs an allocation.
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
-        let in_flight = InFlight {
-            serving,
-            exchange: exchange.cloned(),
-            ..InFlight::default()
-        };
-        let forward = self.forward(
-            &client,
-            request,
-            in_flight,
-            timeouts.clone(),
-            informed.clone(),
-        );
-        let mut response = match timeouts.run(informed.as_ref(), forward).await {
-            Ok(response) => response,
-            Err(Expired) => {
-                note(exchange, Outcome::Timeout);
-                return respond::timeout(grpc);
+        let exchange = begun.in_flight.exchange.clone();
+        let in_flight = &mut begun.in_flight;
+        let mut response = {
+            let forward = self.forward(client, request, in_flight, &timeouts, informed.as_ref());
+            match timeouts.run(informed.as_ref(), pin!(forward)).await {
+                Ok(response) => response,
+                Err(Expired) => {
+                    note(exchange.as_ref(), Outcome::Timeout);
+                    return respond::timeout(grpc);
+                }
             }
         };
         if response.extensions_mut().remove::<Untyped>().is_none() {
@@ -248,15 +232,15 @@ impl Proxy {
                 response
             }
             Err(BodyError::Timeout) => {
-                note(exchange, Outcome::Timeout);
+                note(exchange.as_ref(), Outcome::Timeout);
                 respond::timeout(grpc)
             }
             Err(BodyError::Upstream(error)) => {
-                note(exchange, Outcome::Failed);
+                note(exchange.as_ref(), Outcome::Failed);
                 respond::bad_gateway(&UpstreamError::Unreadable(error), grpc)
             }
             Err(BodyError::TooManyTrailers) => {
-                note(exchange, Outcome::Failed);
+                note(exchange.as_ref(), Outcome::Failed);
                 respond::bad_gateway(&UpstreamError::TooManyHeaders, grpc)
             }
         }
@@ -266,32 +250,27 @@ impl Proxy {
     async fn forward(
         &self,
         client: &Client,
-        mut request: Request<Incoming>,
-        mut in_flight: InFlight,
-        timeouts: Timeouts,
-        informed: Option<Arc<AtomicBool>>,
+        request: &mut Request<ClientBody>,
+        in_flight: &mut InFlight,
+        timeouts: &Timeouts,
+        informed: Option<&Arc<AtomicBool>>,
     ) -> Response<ProxyBody> {
-        let asked = Asked::of(client, &mut request);
+        let asked = Asked::of(client, request);
         let exchange = in_flight.exchange.clone();
-        if asked.upgrade.is_some() && !request.body().is_end_stream() {
+        if asked.upgrade.is_some() && !request.body().is_empty() {
             note(exchange.as_ref(), Outcome::Malformed);
-            discard(request.into_body(), client);
+            discard(request);
             return respond::bad_request("an upgrade has no body");
         }
-        let (mut parts, incoming) = request.into_parts();
-        let mut body = ClientBody::new(incoming, client.http1.clone());
-        body.observe(exchange.clone());
+        request.body_mut().observe(exchange.clone());
 
         let arrival = self.clock.time(timeouts.arrival);
-        let told = self.deadlines_of(&parts.headers, arrival);
-        if !self.is_kubelet(client, &parts.headers) {
-            let proxied = parts.headers.get(headers::PROXY_REQUEST);
+        let told = self.deadlines_of(request.headers(), arrival);
+        if !self.is_kubelet(client, request.headers()) {
+            let proxied = request.headers().get(headers::PROXY_REQUEST);
             let proxied = proxied.is_some_and(|value| value == "activator");
             in_flight.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
-            match self
-                .admit(client, &parts.headers, &mut body, arrival, &told)
-                .await
-            {
+            match self.admit(client, request, arrival, &told).await {
                 Ok(permit) => in_flight.permit = permit,
                 Err(refused) => {
                     self.note_refused(&refused, exchange.as_ref());
@@ -300,34 +279,43 @@ impl Proxy {
             }
         }
         let begun = Instant::now();
-        if self
-            .rewrite(&mut parts, client, &told, arrival, &body)
-            .is_err()
-        {
+        if self.rewrite(request, client, &told, arrival).is_err() {
             note(exchange.as_ref(), Outcome::Malformed);
             return respond::error(StatusCode::URI_TOO_LONG, "the escaped target is too long");
         }
         if let Some((protocol, _)) = &asked.upgrade {
-            parts
-                .headers
-                .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-            parts.headers.insert(UPGRADE, protocol.clone());
+            let headers = request.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+            headers.insert(UPGRADE, protocol.clone());
         }
         if let Some(exchange) = &exchange {
-            exchange.dispatch(begun, &parts.method, &mut parts.headers);
+            let method = request.method().clone();
+            exchange.dispatch(begun, &method, request.headers_mut());
         }
-        match self
-            .send(Request::from_parts(parts, body), &asked, informed)
-            .await
-        {
+        match self.send(request, &asked, informed).await {
             Ok((mut response, source)) => {
                 if let Some(exchange) = &exchange {
                     exchange.app_answered(response.status().as_u16());
                 }
                 self.add_server_timing(response.headers_mut(), timeouts.arrival, begun);
                 let begun = self.config.options.opted_in().then_some(begun);
-                self.relay(client, asked, response, source, in_flight, timeouts, begun)
-                    .await
+                let in_flight = std::mem::take(in_flight);
+                let (mut answer, incoming) = response.into_parts();
+                let switched = match prepare(&mut answer) {
+                    Ok(switched) => switched,
+                    Err(error) => {
+                        note(in_flight.exchange.as_ref(), Outcome::Failed);
+                        return respond::bad_gateway(&error, asked.grpc);
+                    }
+                };
+                if answer.status == StatusCode::SWITCHING_PROTOCOLS {
+                    let timeouts = timeouts.clone();
+                    let switch =
+                        self.switch(client, asked, answer, switched, source, in_flight, timeouts);
+                    return Box::pin(switch).await;
+                }
+                let answer = (answer, incoming);
+                self.relay(client, &asked, answer, source, in_flight, timeouts, begun)
             }
             Err(UpstreamError::ClientBody) => {
                 note(exchange.as_ref(), Outcome::Malformed);
@@ -356,18 +344,17 @@ impl Proxy {
     async fn admit(
         &self,
         client: &Client,
-        request: &HeaderMap,
-        body: &mut ClientBody,
+        request: &mut Request<ClientBody>,
         arrival: Time,
         told: &Told,
     ) -> Result<Option<Permit>, Refused> {
         let Some(admission) = &self.admission else {
             return Ok(None);
         };
-        let length = if body.is_empty() {
+        let length = if request.body().is_empty() {
             Some(0)
         } else {
-            headers::content_length(request)
+            headers::content_length(request.headers())
         };
         let class = class::of(told.deadline.objective, length);
         let claim = Claim {
@@ -377,11 +364,11 @@ impl Proxy {
         };
         let mut acquire = pin!(Arc::clone(admission).acquire(claim));
         // Reading would tell a client that waits for it to go on.
-        let reads = client.http1.is_some() && !headers::expects_continue(request);
+        let reads = client.http1.is_some() && !headers::expects_continue(request.headers());
         let acquired = poll_fn(|cx| {
             let acquired = acquire.as_mut().poll(cx);
             if acquired.is_pending() && reads {
-                body.read_ahead(&self.read_ahead, cx);
+                request.body_mut().read_ahead(&self.read_ahead, cx);
             }
             acquired
         });
@@ -391,19 +378,20 @@ impl Proxy {
     /// Sends a request in the protocol in which it came; returns at the head of the answer.
     async fn send(
         &self,
-        mut request: Request<ClientBody>,
+        request: &mut Request<ClientBody>,
         asked: &Asked,
-        informed: Option<Arc<AtomicBool>>,
+        informed: Option<&Arc<AtomicBool>>,
     ) -> Result<(Response<Incoming>, Source), UpstreamError> {
         if asked.http2 {
-            let (response, stream) = Box::pin(self.upstream.send_http2(request)).await?;
+            let sent = self.upstream.send_http2(std::mem::take(request));
+            let (response, stream) = Box::pin(sent).await?;
             return Ok((response, Source::Http2(stream)));
         }
         let waits = headers::expects_continue(request.headers()) && !request.body().is_empty();
         let hold = waits.then(|| request.body_mut().hold());
         if hold.is_some() || informed.is_some() {
-            let hold = hold.clone();
-            on_informational(&mut request, move |interim| {
+            let (hold, informed) = (hold.clone(), informed.cloned());
+            on_informational(request, move |interim| {
                 if let Some(informed) = &informed {
                     informed.store(true, Ordering::Relaxed);
                 }
@@ -423,46 +411,22 @@ impl Proxy {
         ))
     }
 
-    /// Passes the user container's answer on: a head, then a body or a tunnel. `begun`: when the request
-    /// was dispatched, if the client is to hear how long it took.
+    /// Passes the user container's answer on: a head, then a body. `begun`: when the request was dispatched, if
+    /// the client is to hear how long it took.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is handed on to what comes next"
     )]
-    async fn relay(
+    fn relay(
         &self,
         client: &Client,
-        asked: Asked,
-        response: Response<Incoming>,
+        asked: &Asked,
+        (mut answer, incoming): (response::Parts, Incoming),
         source: Source,
         in_flight: InFlight,
-        timeouts: Timeouts,
+        timeouts: &Timeouts,
         begun: Option<Instant>,
     ) -> Response<ProxyBody> {
-        let (mut answer, incoming) = response.into_parts();
-        answer.extensions = http::Extensions::new();
-        answer.version = Version::HTTP_11;
-        if answer.headers.len() > HEADERS_MAX {
-            note(in_flight.exchange.as_ref(), Outcome::Failed);
-            return respond::bad_gateway(&UpstreamError::TooManyHeaders, asked.grpc);
-        }
-        let switched = headers::upgrade_protocol(&answer.headers);
-        if answer.headers.contains_key(TRANSFER_ENCODING) {
-            if headers::has_strange_coding(&answer.headers) {
-                note(in_flight.exchange.as_ref(), Outcome::Failed);
-                return respond::bad_gateway(&UpstreamError::StrangeCoding, asked.grpc);
-            }
-            // RFC 9112 6.3: the length is of no account then.
-            answer.headers.remove(CONTENT_LENGTH);
-        }
-        headers::remove_hop_by_hop(&mut answer.headers);
-        if let Some(reason) = headers::reason_phrase(answer.status) {
-            answer.extensions.insert(reason);
-        }
-        if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-            let switch = self.switch(client, asked, answer, switched, source, in_flight, timeouts);
-            return Box::pin(switch).await;
-        }
         headers::normalize_content_length(&mut answer.headers);
         let length = headers::content_length(&answer.headers).filter(|_| !asked.head_only);
         if length.is_some() {
@@ -470,7 +434,12 @@ impl Proxy {
         }
         // A failure says nothing of how long the work takes.
         let learn = !answer.status.is_server_error();
-        let mut relay = Relay::new(incoming, source, in_flight, timeouts, learn);
+        if incoming.is_end_stream() {
+            // It stays a head alone: gRPC's errors are such, and a trailer would hide the status in the head.
+            in_flight.finish(source, learn);
+            return Response::from_parts(answer, ProxyBody::empty());
+        }
+        let mut relay = Relay::new(incoming, source, in_flight, timeouts.clone(), learn);
         relay.remaining = length;
         relay.mid_stream_timeout = self.config.options.mid_stream_timeout;
         relay.http1.clone_from(&client.http1);
@@ -478,19 +447,7 @@ impl Proxy {
         if length.is_some_and(|length| length > 0) && is_untyped(&answer.headers) {
             answer.extensions.insert(Untyped);
         }
-        let mut relay = Some(relay);
-        let body = poll_fn(|cx| {
-            Poll::Ready(
-                relay
-                    .take()
-                    .map_or_else(ProxyBody::empty, |relay| ProxyBody::relay(relay, cx)),
-            )
-        })
-        .await;
-        if body.is_end_stream() {
-            answer.extensions.remove::<Untyped>();
-        }
-        Response::from_parts(answer, body)
+        Response::from_parts(answer, ProxyBody::relay(relay))
     }
 
     /// Opens a tunnel, if the user container switched to the protocol that the client asked for.
@@ -502,7 +459,7 @@ impl Proxy {
         &self,
         client: &Client,
         asked: Asked,
-        mut answer: http::response::Parts,
+        mut answer: response::Parts,
         switched: Option<HeaderValue>,
         source: Source,
         mut in_flight: InFlight,
@@ -570,53 +527,51 @@ impl Proxy {
 
     fn rewrite(
         &self,
-        parts: &mut Parts,
+        request: &mut Request<ClientBody>,
         client: &Client,
         told: &Told,
         arrival: Time,
-        body: &ClientBody,
     ) -> Result<(), http::Error> {
+        let headers = request.headers_mut();
         // Made here and not before: a request that waits has not grown by it.
-        headers::add_forwarded(&mut parts.headers);
-        let original_host = headers::take_knative(&mut parts.headers);
-        headers::remove_hop_by_hop(&mut parts.headers);
-        headers::append_forwarded_for(&mut parts.headers, client.peer.ip());
+        headers::add_forwarded(headers);
+        let original_host = headers::take_knative(headers);
+        headers::remove_hop_by_hop(headers);
+        headers::append_forwarded_for(headers, client.peer.ip());
         if self.config.options.opted_in() {
             self.deadlines
-                .rewrite(&mut parts.headers, told, arrival, self.clock.now());
+                .rewrite(headers, told, arrival, self.clock.now());
         }
-        if parts.version == Version::HTTP_2 {
-            let host = parts
-                .headers
-                .remove(HOST)
-                .filter(|_| parts.uri.authority().is_none());
+        if request.version() == Version::HTTP_2 {
+            let host = request.headers_mut().remove(HOST);
+            let host = host.filter(|_| request.uri().authority().is_none());
             let host = original_host.or(host);
-            parts.uri = absolute(&parts.uri, host.as_ref())?;
+            *request.uri_mut() = absolute(request.uri(), host.as_ref())?;
             return Ok(());
         }
-        parts.version = Version::HTTP_11;
+        *request.version_mut() = Version::HTTP_11;
         let host = original_host.or_else(|| {
-            let authority = parts.uri.authority()?;
+            let authority = request.uri().authority()?;
             let host = authority.as_str().rsplit('@').next()?;
             HeaderValue::from_str(host).ok()
         });
         if let Some(host) = host {
-            parts.headers.insert(HOST, host);
-        } else if !parts.headers.contains_key(HOST) {
+            request.headers_mut().insert(HOST, host);
+        } else if !request.headers().contains_key(HOST) {
             // HTTP/1.0 may come without; HTTP/1.1 may not.
-            parts.headers.insert(HOST, self.upstream.host().clone());
+            let host = self.upstream.host().clone();
+            request.headers_mut().insert(HOST, host);
         }
-        if !headers::is_origin_form(&parts.uri) {
-            parts.uri = Uri::try_from(headers::origin_form(&parts.uri))?;
+        if !headers::is_origin_form(request.uri()) {
+            *request.uri_mut() = Uri::try_from(headers::origin_form(request.uri()))?;
         }
-        let unsized_body = !body.is_empty() && !parts.headers.contains_key(CONTENT_LENGTH);
-        if unsized_body {
+        let is_empty = request.body().is_empty();
+        let headers = request.headers_mut();
+        if !is_empty && !headers.contains_key(CONTENT_LENGTH) {
             // hyper sends no body with a GET unless told so.
-            parts
-                .headers
-                .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         } else {
-            parts.headers.remove(TRAILER);
+            headers.remove(TRAILER);
         }
         Ok(())
     }
@@ -640,8 +595,10 @@ impl Handler for Proxy {
     ) -> impl Future<Output = Response<ProxyBody>> + Send {
         // Not within the future: hyper drops it before it has run if the client leaves with its request, and
         // the request has come all the same.
-        let begun = self.begin(&client, &mut request);
-        async move { self.serve(client, request, begun).await }
+        let mut begun = self.begin(&client, &mut request);
+        let mut request = request.map(|body| ClientBody::new(body, client.http1.clone()));
+        // Held here and lent to all steps: handed through by value, it would have room in each one's future.
+        async move { self.serve(&client, &mut request, &mut begun).await }
     }
 }
 
@@ -649,10 +606,9 @@ impl Handler for Proxy {
 #[derive(Debug)]
 struct Begun {
     arrival: Instant,
-    serving: Option<Serving>,
     /// It is not served: this is the answer.
-    malformed: Option<Response<ProxyBody>>,
-    exchange: Option<Arc<Exchange>>,
+    malformed: Option<Box<Response<ProxyBody>>>,
+    in_flight: InFlight,
 }
 
 fn note(exchange: Option<&Arc<Exchange>>, outcome: Outcome) {
@@ -677,7 +633,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(client: &Client, request: &mut Request<Incoming>) -> Self {
+    fn of(client: &Client, request: &mut Request<ClientBody>) -> Self {
         let protocol = client
             .http1
             .as_ref()
@@ -691,9 +647,35 @@ impl Asked {
     }
 }
 
-/// The body of a request that is answered without it.
-fn discard(body: Incoming, client: &Client) {
-    drop(ClientBody::new(body, client.http1.clone()));
+/// A request is answered without its body.
+fn discard(request: &mut Request<ClientBody>) {
+    drop(std::mem::take(request));
+}
+
+/// Makes the head of the user container's answer that of the proxy's: what concerns their connection alone is
+/// taken away. Returns the protocol it says to switch to.
+///
+/// # Errors
+/// It cannot be passed on.
+fn prepare(answer: &mut response::Parts) -> Result<Option<HeaderValue>, UpstreamError> {
+    answer.extensions = http::Extensions::new();
+    answer.version = Version::HTTP_11;
+    if answer.headers.len() > HEADERS_MAX {
+        return Err(UpstreamError::TooManyHeaders);
+    }
+    let switched = headers::upgrade_protocol(&answer.headers);
+    if answer.headers.contains_key(TRANSFER_ENCODING) {
+        if headers::has_strange_coding(&answer.headers) {
+            return Err(UpstreamError::StrangeCoding);
+        }
+        // RFC 9112 6.3: the length is of no account then.
+        answer.headers.remove(CONTENT_LENGTH);
+    }
+    headers::remove_hop_by_hop(&mut answer.headers);
+    if let Some(reason) = headers::reason_phrase(answer.status) {
+        answer.extensions.insert(reason);
+    }
+    Ok(switched)
 }
 
 /// Neither a type nor an encoding is stated.

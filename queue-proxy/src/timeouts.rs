@@ -7,7 +7,7 @@
 //! | idle | no response byte came for so long | 504 | the response is ended |
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -90,16 +90,15 @@ impl Timeouts {
     /// Awaits what comes before the response, up to its limit. `informed` is set by an interim response.
     ///
     /// # Errors
-    /// [`Expired`], and the future is dropped.
+    /// [`Expired`]: the future is of no more use.
     pub(crate) async fn run<T>(
         &self,
         informed: Option<&Arc<AtomicBool>>,
-        future: impl Future<Output = T>,
+        mut future: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, Expired> {
         if self.request.is_zero() {
             return Err(Expired);
         }
-        let mut future = pin!(future);
         let is_informed = || informed.is_some_and(|informed| informed.load(Ordering::Relaxed));
         let mut sleep = pin!(tokio::time::sleep_until(self.before_response(false)));
         let mut is_over = move |cx: &mut Context<'_>| {

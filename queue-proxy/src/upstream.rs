@@ -164,12 +164,14 @@ impl Upstream {
     /// Sends a request over HTTP/1 and returns the response head with the connection that carries it.
     ///
     /// A request of which no byte was written is sent again on another connection; any other is not.
+    /// It is taken from where it stands when it goes to the socket: each step that it were handed through by
+    /// value would keep room for it in every request's future.
     ///
     /// # Errors
     /// No connection, no answer, or one that is not HTTP.
     pub(crate) async fn send(
         &self,
-        mut request: Request<ClientBody>,
+        request: &mut Request<ClientBody>,
     ) -> Result<(Response<Incoming>, Box<Connection>), UpstreamError> {
         loop {
             let (mut connection, reused) = match self.take_idle().await {
@@ -180,7 +182,7 @@ impl Upstream {
             match connection.exchange(request).await {
                 Ok(response) => return Ok((response, connection)),
                 Err(mut error) => match error.take_message() {
-                    Some(unsent) if reused => request = unsent,
+                    Some(unsent) if reused => *request = unsent,
                     _ => return Err(UpstreamError::from_hyper(error.into_error())),
                 },
             }
@@ -188,9 +190,11 @@ impl Upstream {
     }
 
     /// Keeps a connection for the next request, unless there are enough or it is of no more use.
-    pub(crate) fn put_back(&self, mut connection: Box<Connection>, cx: &mut Context<'_>) {
+    pub(crate) fn put_back(&self, mut connection: Box<Connection>) {
+        // Nobody waits for what may come while it is idle: whoever takes it looks.
+        let mut cx = Context::from_waker(Waker::noop());
         // The last step of an exchange is the connection's own: only then it is ready again.
-        if connection.drive(cx).is_ready() || !connection.is_ready(cx) {
+        if connection.drive(&mut cx).is_ready() || !connection.is_ready(&mut cx) {
             return;
         }
         let mut idle = self.idle();
@@ -400,10 +404,10 @@ impl Connection {
 
     async fn exchange(
         &mut self,
-        request: Request<ClientBody>,
+        request: &mut Request<ClientBody>,
     ) -> Result<Response<Incoming>, TrySendError<Request<ClientBody>>> {
         self.budget.set(HEADS_BYTES_MAX);
-        let mut answer = pin!(self.sender.try_send_request(request));
+        let mut answer = pin!(self.sender.try_send_request(std::mem::take(request)));
         let driver = &mut self.driver;
         let mut over = false;
         let answer = poll_fn(|cx| {
