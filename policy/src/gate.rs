@@ -173,6 +173,14 @@ impl Gate {
         self.queue.len()
     }
 
+    /// When a request that is refused now may be worth another try: the time until those before it are done, if
+    /// each takes `execution`.
+    #[must_use]
+    pub fn retry_after(&self, execution: Span) -> Span {
+        let ahead = self.waiting() as u64 + u64::from(self.running);
+        Span(execution.0.saturating_mul(ahead) / u64::from(self.settings.concurrency))
+    }
+
     /// A request asks to start. Others may lose their place to it: read `actions`.
     pub fn arrive(&mut self, now: Time, arrival: Arrival, actions: &mut Vec<Action>) -> Admission {
         self.wake(now, actions);

@@ -10,12 +10,16 @@
 //! | [`gate`] | who starts, who waits, who is refused or shed | Knative's breaker; M1.10 |
 //! | [`slo`] | until when a request must be answered | design 4.2 |
 //! | [`profile`] | how long a request will take | M1.10 (estimated execution) |
+//! | [`class`] | which requests are expected to take equally long | M1.10 (estimated execution) |
+//! | [`scaling`] | what the autoscaler is told of requests that were shed | design 4.9 |
 #![forbid(unsafe_code)]
 
+pub mod class;
 pub mod gate;
 mod heap;
 pub mod profile;
 pub mod queue;
+pub mod scaling;
 pub mod slo;
 mod time;
 

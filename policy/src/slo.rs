@@ -74,6 +74,12 @@ pub fn budget_left(budget: Span, arrival: Time, now: Time) -> Span {
     budget.less(now.since(arrival)).max(BUDGET_MIN)
 }
 
+/// Whether a request counts as in time: answered without a server error within the objective, waiting included.
+#[must_use]
+pub fn is_in_time(objective: Span, took: Span, status: u16) -> bool {
+    status < 500 && took <= objective
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Integer time and ids: what the caller passes in place of clocks and names.
 
 use std::fmt;
+use std::time::Duration;
 
 /// A point on the caller's clock, in nanoseconds. Only differences have a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -39,6 +40,13 @@ impl Time {
     }
 }
 
+/// Longest: 584 years.
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 impl Span {
     /// No time at all.
     pub const ZERO: Self = Self(0);
@@ -53,6 +61,16 @@ impl Span {
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// In seconds, for means and metrics.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "means and metrics need no more than 53 bits"
+    )]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
     }
 
     /// Whole milliseconds, rounded down.

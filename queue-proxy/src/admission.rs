@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
+use policy::class;
 use policy::gate::{Action, Arrival, DispatchReason, Gate, Late, RefuseReason, Settings};
 use policy::profile::{ClassId, Profile};
 use policy::queue::Ticket;
@@ -17,7 +18,6 @@ use policy::slo::Deadline;
 use policy::{RequestId, Span, Time};
 use tokio::sync::Notify;
 
-use crate::class;
 use crate::clock::Clock;
 
 /// What a request brings to the gate.
@@ -232,14 +232,11 @@ impl State {
     }
 
     fn refused(&self, reason: RefuseReason, class: ClassId) -> Refused {
-        let ahead = self.gate.waiting() as u64 + u64::from(self.gate.running());
-        let each = self.profile.estimate(class).0;
-        let retry_after =
-            Span(each.saturating_mul(ahead) / u64::from(self.gate.settings().concurrency));
+        let execution = self.profile.estimate(class);
         Refused {
             reason,
-            retry_after,
-            execution: Span(each),
+            retry_after: self.gate.retry_after(execution),
+            execution,
         }
     }
 }

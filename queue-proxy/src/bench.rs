@@ -10,10 +10,10 @@ use http::HeaderMap;
 use policy::gate::{Late, Order, Settings};
 
 use crate::admission::{Admission, Claim};
-use crate::class;
 use crate::clock::Clock;
 use crate::deadline::Deadlines;
 use crate::headers;
+use policy::class;
 
 /// A gate at which nobody waits.
 #[derive(Debug)]

@@ -36,19 +36,12 @@ use crate::body::ProxyBody;
 use crate::frames::{Frames, Http2State};
 use crate::headers::content_length;
 use crate::io::{ClientIo, ConnectionState, Protocol, Serving, Transport};
+use crate::limits::Limits;
 use crate::socket::Socket;
 use crate::tls::Tls;
 
 /// So begins an HTTP/2 connection, RFC 9113 3.4.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// An incomplete request head is cut after this time. Fixed by Knative.
-pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest request head: 1 MiB and what Go's server allows beyond it.
-pub(crate) const HEAD_BYTES_MAX: usize = 1024 * 1024 + 4096;
-/// The most header lines in a head. Go's server has no such bound; within its 1 MiB it takes more.
-pub(crate) const HEADERS_MAX: usize = 1_000;
-/// Streams on one HTTP/2 connection at once, as Knative's.
-const HTTP2_STREAMS_MAX: u32 = 250;
 /// Largest frame and receive window of a stream, as Knative's.
 const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Receive window of a connection: larger than a stream's, so that a stream that nobody reads (it waits in
@@ -62,7 +55,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// The kernel asks whether a client is still there after this time without a byte, as Go's listener does.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// At shutdown, who has begun a request head has this long to end it, as in Go's server.
-const HEAD_TIMEOUT_STOPPING: Duration = Duration::from_secs(5);
+const HEAD_TIME_STOPPING: Duration = Duration::from_secs(5);
 /// At shutdown, an HTTP/2 client without streams has this long to answer the last ping.
 const PING_TIMEOUT_STOPPING: Duration = Duration::from_secs(1);
 /// Wait after a failed accept, as when the process is out of file descriptors.
@@ -130,6 +123,7 @@ impl Shutdown {
 pub(crate) async fn accept<H: Handler>(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
+    limits: Limits,
     handler: Arc<H>,
     shutdown: Arc<Shutdown>,
     connections: TaskTracker,
@@ -149,6 +143,7 @@ pub(crate) async fn accept<H: Handler>(
                 connections.spawn(serve(
                     stream,
                     tls.clone(),
+                    limits,
                     peer,
                     Arc::clone(&handler),
                     Arc::clone(&shutdown),
@@ -171,6 +166,7 @@ pub(crate) async fn accept<H: Handler>(
 async fn serve<H: Handler>(
     stream: TcpStream,
     tls: Option<Arc<Tls>>,
+    limits: Limits,
     peer: SocketAddr,
     handler: Arc<H>,
     shutdown: Arc<Shutdown>,
@@ -189,7 +185,7 @@ async fn serve<H: Handler>(
         Ok::<_, io::Error>((transport, begin))
     };
     let begun = tokio::select! {
-        begun = tokio::time::timeout(HEAD_TIMEOUT, begun) => begun,
+        begun = tokio::time::timeout(limits.head_time, begun) => begun,
         () = shutdown.wait() => return,
     };
     // Nothing, or an error, within the time for a head.
@@ -206,11 +202,11 @@ async fn serve<H: Handler>(
         let protocol = Protocol::Http2(Frames::default(), Arc::clone(&state));
         let io = ClientIo::new(transport, protocol, begin);
         // Boxed: else every HTTP/1 connection's task has room for it.
-        Box::pin(serve_http2(io, &state, client, handler, &shutdown)).await;
+        Box::pin(serve_http2(io, limits, &state, client, handler, &shutdown)).await;
     } else {
         let state = ConnectionState::new();
         let io = ClientIo::new(transport, Protocol::Http1(Arc::clone(&state)), begin);
-        serve_http1(io, write, state, client, handler, &shutdown).await;
+        serve_http1(io, limits, write, state, client, handler, &shutdown).await;
     }
 }
 
@@ -230,6 +226,7 @@ async fn read_begin(read: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
 
 async fn serve_http1<H: Handler>(
     io: ClientIo,
+    limits: Limits,
     socket: Arc<OwnedWriteHalf>,
     state: Arc<ConnectionState>,
     client: Client,
@@ -249,9 +246,9 @@ async fn serve_http1<H: Handler>(
                 .timer(TokioTimer::new())
                 .header_read_timeout(None)
                 .title_case_headers(true)
-                .max_buf_size(HEAD_BYTES_MAX)
-                .max_header_size(HEAD_BYTES_MAX)
-                .max_headers(HEADERS_MAX)
+                .max_buf_size(limits.head_bytes)
+                .max_header_size(limits.head_bytes)
+                .max_headers(limits.head_lines)
                 .serve_connection(TokioIo::new(io), service)
                 .with_upgrades()
         );
@@ -277,9 +274,9 @@ async fn serve_http1<H: Handler>(
             if state.is_reading_head() {
                 let overdue = overdue.get_or_insert_with(|| {
                     let limit = if stopping {
-                        HEAD_TIMEOUT_STOPPING
+                        limits.head_time.min(HEAD_TIME_STOPPING)
                     } else {
-                        HEAD_TIMEOUT
+                        limits.head_time
                     };
                     Box::pin(tokio::time::sleep(limit))
                 });
@@ -325,6 +322,7 @@ pub(crate) fn keep_alive(stream: &TcpStream, after: Duration) -> io::Result<()> 
 
 async fn serve_http2<H: Handler>(
     io: ClientIo,
+    limits: Limits,
     state: &Http2State,
     client: Client,
     handler: Arc<H>,
@@ -332,14 +330,18 @@ async fn serve_http2<H: Handler>(
 ) {
     let service = Adapter { handler, client };
     let streams = TaskTracker::new();
+    let header_list_bytes = u32::try_from(limits.head_bytes)
+        .map_or(HTTP2_HEADER_LIST_BYTES_MAX, |bytes| {
+            bytes.min(HTTP2_HEADER_LIST_BYTES_MAX)
+        });
     let mut connection = pin!(
         http2::Builder::new(Streams(streams.clone()))
             .timer(TokioTimer::new())
-            .max_concurrent_streams(HTTP2_STREAMS_MAX)
+            .max_concurrent_streams(limits.streams)
             .max_frame_size(HTTP2_WINDOW_BYTES)
             .initial_stream_window_size(HTTP2_WINDOW_BYTES)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
-            .max_header_list_size(HTTP2_HEADER_LIST_BYTES_MAX)
+            .max_header_list_size(header_list_bytes)
             .serve_connection(TokioIo::new(io), service)
     );
     let mut overdue: Option<Pin<Box<tokio::time::Sleep>>> = None;
@@ -351,7 +353,7 @@ async fn serve_http2<H: Handler>(
             overdue = None;
             return Poll::Pending;
         }
-        let overdue = overdue.get_or_insert_with(|| Box::pin(tokio::time::sleep(HEAD_TIMEOUT)));
+        let overdue = overdue.get_or_insert_with(|| Box::pin(tokio::time::sleep(limits.head_time)));
         overdue.as_mut().poll(cx)
     });
     tokio::select! {

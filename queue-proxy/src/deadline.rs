@@ -36,8 +36,8 @@ impl Deadlines {
     #[must_use]
     pub(crate) fn new(slo: Option<Duration>, revision_timeout: Duration) -> Self {
         Self {
-            slo: slo.map(span),
-            revision_timeout: span(revision_timeout),
+            slo: slo.map(Span::from),
+            revision_timeout: revision_timeout.into(),
             unusable: AtomicU64::new(0),
         }
     }
@@ -111,10 +111,6 @@ impl Deadlines {
         }
         parsed
     }
-}
-
-fn span(duration: Duration) -> Span {
-    Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Whole milliseconds of at least 1; digits only.

@@ -9,7 +9,6 @@ mod admission;
 #[doc(hidden)]
 pub mod bench;
 mod body;
-mod class;
 mod client_body;
 mod clock;
 mod config;
@@ -23,6 +22,7 @@ mod frames;
 pub mod fuzz;
 mod headers;
 mod io;
+mod limits;
 mod lines;
 mod listen;
 mod metrics;
@@ -66,6 +66,7 @@ use crate::config::{ADMIN_PORT, Config, STAT_PORT};
 use crate::connection::{Handler, Shutdown, accept};
 use crate::env::ProcessEnvironment;
 use crate::exchange::Observer;
+use crate::limits::Limits;
 use crate::metrics::{ServingMetrics, WeirMetrics};
 use crate::observability::{Metrics, Tracing, USER_METRICS_PORT};
 use crate::process_log::Identity;
@@ -162,6 +163,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     };
     let drain = drain::Drain::new();
     let stat = stat::Stat::new(&config.pod, config.concurrency(), Instant::now());
+    let limits = config.options.limits;
     let clock = Clock::start();
     let gate = service::Proxy::gate(&config, clock);
     let (telemetry, observer) = observe(&config, gate.as_ref()).await?;
@@ -186,6 +188,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     let shutdown = Arc::<Shutdown>::default();
     let connections = TaskTracker::new();
     let servers = Servers {
+        limits,
         shutdown: Arc::clone(&shutdown),
         connections: connections.clone(),
     };
@@ -314,6 +317,7 @@ async fn sweep(upstream: Arc<Upstream>) {
 
 /// What all servers of the process share.
 struct Servers {
+    limits: Limits,
     shutdown: Arc<Shutdown>,
     connections: TaskTracker,
 }
@@ -323,6 +327,7 @@ impl Servers {
         tokio::spawn(accept(
             listener,
             tls,
+            self.limits,
             Arc::clone(handler),
             Arc::clone(&self.shutdown),
             self.connections.clone(),

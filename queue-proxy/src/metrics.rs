@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::metrics::{Histogram, MeterProvider};
 use opentelemetry::{InstrumentationScope, KeyValue};
+use policy::Span;
+use policy::slo::is_in_time;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
@@ -301,8 +303,8 @@ fn split_host(host: &str) -> (&str, Option<u16>) {
 #[derive(Debug)]
 pub(crate) struct WeirMetrics {
     requests: [IntCounter; Outcome::ALL.len()],
-    in_time: Option<IntCounter>,
-    objective_nanos: Option<u128>,
+    /// With the objective.
+    in_time: Option<(IntCounter, Span)>,
     wait: prometheus::Histogram,
     execution: prometheus::Histogram,
     response: prometheus::Histogram,
@@ -393,10 +395,11 @@ impl WeirMetrics {
                 "The part of requests to be answered within the objective.",
                 options.slo_percentile / 100.0,
             )?;
-            Some(counter(
+            let in_time = counter(
                 "weir_requests_in_time_total",
                 "Requests answered without a server error within the objective.",
-            )?)
+            )?;
+            Some((in_time, slo.into()))
         } else {
             None
         };
@@ -408,7 +411,6 @@ impl WeirMetrics {
         Ok(Self {
             requests: Outcome::ALL.map(|outcome| requests.with_label_values(&[outcome.name()])),
             in_time,
-            objective_nanos: options.slo.map(|slo| slo.as_nanos()),
             wait: histogram(
                 "weir_queue_wait_seconds",
                 "Time from arrival to dispatch, of requests that were dispatched.",
@@ -462,13 +464,9 @@ impl WeirMetrics {
             self.wait.observe(wait.as_secs_f64());
             self.execution.observe(execution.as_secs_f64());
         }
-        let is_in_time = self
-            .objective_nanos
-            .is_some_and(|objective| response.as_nanos() <= objective);
-        if let Some(in_time) = self
-            .in_time
-            .as_ref()
-            .filter(|_| is_in_time && outcome == Outcome::Answered && status < 500)
+        if let Some((in_time, objective)) = &self.in_time
+            && outcome == Outcome::Answered
+            && is_in_time(*objective, response.into(), status)
         {
             in_time.inc();
         }

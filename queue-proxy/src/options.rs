@@ -10,6 +10,7 @@ use std::time::Duration;
 use policy::gate::Late;
 
 use crate::env::Environment;
+use crate::limits::{self, Limits};
 use crate::podinfo;
 
 /// Where the kubelet's downward API puts the annotations when Knative mounts podinfo.
@@ -73,6 +74,8 @@ pub(crate) struct Options {
     pub queue_depth: Option<usize>,
     /// How a response that has begun ends at a timeout.
     pub mid_stream_timeout: MidStreamTimeout,
+    /// How much of the process one client may take.
+    pub limits: Limits,
     /// What was found wrong, to be logged once.
     pub problems: Vec<String>,
 }
@@ -99,6 +102,7 @@ impl Default for Options {
             variant: None,
             queue_depth: None,
             mid_stream_timeout: MidStreamTimeout::default(),
+            limits: Limits::default(),
             problems: Vec::new(),
         }
     }
@@ -138,7 +142,7 @@ pub(crate) fn read(environment: &impl Environment, container_concurrency: Option
             }
         }
     }
-    for key in KEYS {
+    for key in KEYS.into_iter().chain(limits::KEYS) {
         let name = format!("WEIR_{}", key.replace('-', "_").to_uppercase());
         if let Some(value) = environment.get(&name) {
             options.set(key, &value, || format!("{name}={value:?}"));
@@ -199,17 +203,20 @@ impl Options {
                 _ => Err("allowed: monolith, pipeline".to_owned()),
             },
             known if KEYS.contains(&known) => Ok(()),
+            limit if limits::KEYS.contains(&limit) => self.limits.set(limit, value),
             _ => {
                 self.problems.push(format!(
-                    "{}: not a key of Weir; known: {}",
+                    "{}: not a key of Weir; known: {}, {}",
                     place(),
-                    KEYS.join(", ")
+                    KEYS.join(", "),
+                    limits::KEYS.join(", ")
                 ));
                 return;
             }
         };
         match outcome {
-            Ok(()) => self.opted_in = true,
+            // A limit switches nothing on.
+            Ok(()) => self.opted_in |= KEYS.contains(&key),
             Err(why) => self
                 .problems
                 .push(format!("{}: {why}; the default holds", place())),
@@ -253,7 +260,7 @@ fn dns_label(value: &str) -> Result<String, String> {
     }
 }
 
-fn integer<T>(value: &str, min: T, max: T) -> Result<T, String>
+pub(crate) fn integer<T>(value: &str, min: T, max: T) -> Result<T, String>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
 {
@@ -265,7 +272,7 @@ where
 }
 
 /// A Go duration above zero: decimal numbers with units `ns us µs ms s m h`, as `1m30s` or `1.5s`.
-fn duration(value: &str) -> Result<Duration, String> {
+pub(crate) fn duration(value: &str) -> Result<Duration, String> {
     let bad = || "a duration above zero is needed, as 200ms, 1.5s or 1m30s".to_owned();
     let mut rest = value;
     let mut nanos = 0_u64;
@@ -349,6 +356,22 @@ mod tests {
         assert_eq!(options.slo, Some(Duration::from_secs(90)));
         assert_eq!(options.late, LateOption(Late::Shed));
         assert_eq!(options.queue_depth, Some(7));
+    }
+
+    #[test]
+    fn limits_are_set_and_opt_nothing_in() {
+        let options = read_with(
+            "weir.dev/limit-streams=\"7\"\nweir.dev/limit-head-time=\"2m\"\n",
+            &[("WEIR_LIMIT_HEAD_LINES", "100")],
+        );
+        assert!(!options.opted_in());
+        assert_eq!(
+            (options.limits.streams, options.limits.head_lines),
+            (7, 100)
+        );
+        assert_eq!(options.limits.head_time, Limits::default().head_time);
+        assert_eq!(options.problems.len(), 1, "{:?}", options.problems);
+        assert!(options.problems[0].contains("allowed: a duration from 1s to 60s"));
     }
 
     #[test]

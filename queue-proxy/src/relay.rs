@@ -19,10 +19,10 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::admission::Permit;
-use crate::connection::HEADERS_MAX;
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::io::{ConnectionState, Serving};
+use crate::limits::HEAD_LINES_MAX;
 use crate::metrics::Outcome;
 use crate::options::MidStreamTimeout;
 use crate::stat::Counted;
@@ -47,7 +47,7 @@ pub(crate) enum BodyError {
     #[error("a timeout cut the response")]
     Timeout,
     /// It has more trailers than are taken.
-    #[error("the user container's answer has more than {HEADERS_MAX} trailers")]
+    #[error("the user container's answer has more than {HEAD_LINES_MAX} trailers")]
     TooManyTrailers,
 }
 
@@ -400,7 +400,7 @@ impl Relay {
     }
 
     fn on_trailers(&mut self, mut trailers: HeaderMap, cx: &mut Context<'_>) -> PolledFrame {
-        if trailers.len() > HEADERS_MAX {
+        if trailers.len() > HEAD_LINES_MAX {
             return self.break_off(BodyError::TooManyTrailers, cx);
         }
         self.finish();

@@ -23,15 +23,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::{Admission, Claim, Permit, Refused};
 use crate::body::ProxyBody;
-use crate::class;
 use crate::client_body::{ClientBody, ReadAhead};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::connection::{Client, HEADERS_MAX, Handler};
+use crate::connection::{Client, Handler};
 use crate::deadline::{Deadlines, Told};
 use crate::drain::Drain;
 use crate::exchange::{Exchange, Observer};
 use crate::headers;
+use crate::limits::HEAD_LINES_MAX;
 use crate::metrics::{Outcome, Totals};
 use crate::probe;
 use crate::readiness::Prober;
@@ -41,6 +41,7 @@ use crate::stat::Stat;
 use crate::timeouts::{Expired, Timeouts};
 use crate::tunnel::Tunnel;
 use crate::upstream::{Upstream, UpstreamError};
+use policy::class;
 
 /// The main listener's handler.
 #[derive(Debug)]
@@ -151,7 +152,7 @@ impl Proxy {
     fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Begun {
         let arrival = Instant::now();
         let serving = client.begin(request.headers());
-        let malformed = refuse_malformed(request);
+        let malformed = refuse_malformed(request, self.config.options.limits.head_lines);
         let exchange = match malformed {
             Some(_) => None,
             None => self.observer.begin(
@@ -660,7 +661,7 @@ fn discard(request: &mut Request<ClientBody>) {
 fn prepare(answer: &mut response::Parts) -> Result<Option<HeaderValue>, UpstreamError> {
     answer.extensions = http::Extensions::new();
     answer.version = Version::HTTP_11;
-    if answer.headers.len() > HEADERS_MAX {
+    if answer.headers.len() > HEAD_LINES_MAX {
         return Err(UpstreamError::TooManyHeaders);
     }
     let switched = headers::upgrade_protocol(&answer.headers);
@@ -684,9 +685,12 @@ fn is_untyped(headers: &HeaderMap) -> bool {
 }
 
 /// What hyper lets pass and Go's server does not, answered as there.
-fn refuse_malformed(request: &mut Request<Incoming>) -> Option<Response<ProxyBody>> {
+fn refuse_malformed(
+    request: &mut Request<Incoming>,
+    head_lines: usize,
+) -> Option<Response<ProxyBody>> {
     if request.version() == Version::HTTP_2 {
-        return refuse_malformed_http2(request);
+        return refuse_malformed_http2(request, head_lines);
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let first = hosts.next();
@@ -730,8 +734,11 @@ fn refuse_malformed(request: &mut Request<Incoming>) -> Option<Response<ProxyBod
 }
 
 /// The same over HTTP/2, whose framing hyper checks.
-fn refuse_malformed_http2(request: &Request<Incoming>) -> Option<Response<ProxyBody>> {
-    if request.headers().len() > HEADERS_MAX {
+fn refuse_malformed_http2(
+    request: &Request<Incoming>,
+    head_lines: usize,
+) -> Option<Response<ProxyBody>> {
+    if request.headers().len() > head_lines {
         return Some(respond::too_many_headers());
     }
     if request.method() == Method::CONNECT {

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use policy::Span;
+use policy::scaling::shed_concurrency;
 use prost::Message as _;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// Shed requests add at most this many times the concurrency to a mean (design 4.9).
-const SHED_PER_CONCURRENCY: f64 = 10.0;
 /// How long a window lasts.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
 
@@ -44,8 +43,8 @@ pub(crate) struct StatMessage {
 pub(crate) struct Stat {
     pod: String,
     start: Instant,
-    /// Shed requests add at most this to a window's mean.
-    shed_max: f64,
+    /// Requests at the user container at once, where that is limited.
+    concurrency: Option<u32>,
     counts: Mutex<Counts>,
     report: Mutex<Bytes>,
 }
@@ -57,8 +56,8 @@ struct Counts {
     window_start: Instant,
     all: Series,
     proxied: Series,
-    /// Seconds for which the requests shed in this window would have run.
-    shed: f64,
+    /// For how long the requests shed in this window would have run.
+    shed: Span,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +77,7 @@ pub(crate) struct Counted {
 
 impl Stat {
     /// No requests yet. The first report holds the pod's name only. `concurrency`: requests at the user
-    /// container at once, where that is limited; shed ones add at most ten times as much to a mean.
+    /// container at once, where that is limited.
     #[must_use]
     pub(crate) fn new(pod: &str, concurrency: Option<u32>, now: Instant) -> Arc<Self> {
         let empty = StatMessage {
@@ -88,13 +87,13 @@ impl Stat {
         Arc::new(Self {
             pod: pod.to_owned(),
             start: now,
-            shed_max: SHED_PER_CONCURRENCY * f64::from(concurrency.unwrap_or(0)),
+            concurrency,
             counts: Mutex::new(Counts {
                 updated: now,
                 window_start: now,
                 all: Series::default(),
                 proxied: Series::default(),
-                shed: 0.0,
+                shed: Span::ZERO,
             }),
             report: Mutex::new(empty.encode_to_vec().into()),
         })
@@ -119,7 +118,8 @@ impl Stat {
     /// A request was shed that would have run for so long. It counts in the mean of all requests but not in
     /// that of proxied ones: the activator, which the autoscaler asks about those, has not seen it run.
     pub(crate) fn add_shed(&self, execution: Span) {
-        self.counts().shed += Duration::from_nanos(execution.0).as_secs_f64();
+        let mut counts = self.counts();
+        counts.shed = Span(counts.shed.0.saturating_add(execution.0));
     }
 
     /// The last finished window, encoded.
@@ -143,20 +143,15 @@ impl Stat {
     fn finish_window(&self, now: Instant) {
         let mut counts = self.counts();
         counts.update(now);
-        let window = now
-            .saturating_duration_since(counts.window_start)
-            .as_secs_f64();
+        let window = now.saturating_duration_since(counts.window_start);
+        let shed = shed_concurrency(counts.shed, window.into(), self.concurrency);
+        let window = window.as_secs_f64();
         let average = |series: &Series| {
             if window > 0.0 {
                 series.area / window
             } else {
                 0.0
             }
-        };
-        let shed = if window > 0.0 {
-            (counts.shed / window).min(self.shed_max)
-        } else {
-            0.0
         };
         let message = StatMessage {
             pod_name: self.pod.clone(),
@@ -169,7 +164,7 @@ impl Stat {
         counts.window_start = now;
         counts.all.restart();
         counts.proxied.restart();
-        counts.shed = 0.0;
+        counts.shed = Span::ZERO;
         drop(counts);
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) =
             message.encode_to_vec().into();

@@ -27,7 +27,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::client_body::ClientBody;
-use crate::connection::{HEAD_BYTES_MAX, HEADERS_MAX, keep_alive};
+use crate::connection::keep_alive;
+use crate::limits::{HEAD_BYTES_MAX, HEAD_LINES_MAX};
 use crate::socket::{Budget, Socket};
 
 /// An idle connection is closed after this time.
@@ -75,7 +76,7 @@ pub(crate) enum UpstreamError {
     #[error("the user container's answer has an unsupported transfer encoding")]
     StrangeCoding,
     /// Its answer has more header lines than are taken.
-    #[error("the user container's answer has more than {HEADERS_MAX} header lines")]
+    #[error("the user container's answer has more than {HEAD_LINES_MAX} header lines")]
     TooManyHeaders,
     /// What it said is not HTTP.
     #[error("the user container's answer cannot be read: {0}")]
@@ -328,7 +329,7 @@ impl Upstream {
         let (sender, driver) = http1::Builder::new()
             .title_case_headers(true)
             .max_buf_size(BUFFER_BYTES_MAX)
-            .max_headers(HEADERS_MAX)
+            .max_headers(HEAD_LINES_MAX)
             .allow_obsolete_multiline_headers_in_responses(true)
             .handshake(TokioIo::new(io))
             .await

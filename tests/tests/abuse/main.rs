@@ -4,6 +4,7 @@
 
 mod app;
 mod floods;
+mod limits;
 mod memory;
 mod slow;
 mod smuggling;

@@ -1,21 +1,21 @@
-//! The request class: what the proxy can see of a request that tells how long it will take.
+//! The request class: what a proxy can see of a request that tells how long it will take.
 //!
 //! Two features: the stated objective (half octaves of milliseconds) and the body's length (powers of four).
 //! Both are what the client says, but the number of classes is fixed: a flood of made-up requests takes no
 //! memory and pushes no other class's estimate out.
 
-use policy::Span;
-use policy::profile::ClassId;
+use crate::Span;
+use crate::profile::ClassId;
 
 const OBJECTIVES: u16 = 44;
 const LENGTHS: u16 = 14;
 
 /// How many classes there are.
-pub(crate) const COUNT: u16 = OBJECTIVES * LENGTHS;
+pub const COUNT: u16 = OBJECTIVES * LENGTHS;
 
 /// The class of a request. `length` is `Content-Length`; `None` for a body of unknown length.
 #[must_use]
-pub(crate) fn of(objective: Option<Span>, length: Option<u64>) -> ClassId {
+pub fn of(objective: Option<Span>, length: Option<u64>) -> ClassId {
     ClassId(objective_bucket(objective) * LENGTHS + length_bucket(length))
 }
 
