@@ -74,7 +74,7 @@ pub fn budget_left(budget: Span, arrival: Time, now: Time) -> Span {
     budget.less(now.since(arrival)).max(BUDGET_MIN)
 }
 
-/// Whether a request counts as in time: answered without a server error within the objective, waiting included.
+/// Whether an answered request was in time: within the objective, waiting included, and without a server error.
 #[must_use]
 pub fn is_in_time(objective: Span, took: Span, status: u16) -> bool {
     status < 500 && took <= objective

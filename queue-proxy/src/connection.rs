@@ -29,14 +29,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, Interest};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tokio_util::task::TaskTracker;
 
 use crate::body::ProxyBody;
 use crate::frames::{Frames, Http2State};
 use crate::headers::content_length;
 use crate::io::{ClientIo, ConnectionState, Protocol, Serving, Transport};
-use crate::limits::Limits;
+use crate::limits::{HEAD_BYTES_MAX, Limits};
 use crate::socket::Socket;
 use crate::tls::Tls;
 
@@ -49,6 +49,8 @@ const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 /// Largest header list, as Knative's: 1 MiB and 320 bytes.
 const HTTP2_HEADER_LIST_BYTES_MAX: u32 = 1_048_896;
+/// Added to a tighter limit on heads, as Go adds it: HTTP/2 counts 32 bytes besides for each line.
+const HTTP2_HEADER_LIST_EXTRA_BYTES: usize = 320;
 /// After a response to a request whose body was not read, the rest is read and thrown away for this long:
 /// closing at once would reset the connection and could destroy the response on its way.
 const LINGER: Duration = Duration::from_millis(500);
@@ -89,7 +91,7 @@ impl Client {
 
 /// Answers requests; one for all connections of a listener.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Answers one request, which counts as come with the call: the future may be dropped before it runs.
+    /// Answers one request. The future may be dropped before it runs, if the client leaves with its request.
     fn handle(
         self: Arc<Self>,
         client: Client,
@@ -175,6 +177,7 @@ async fn serve<H: Handler>(
     if stream.set_nodelay(true).is_err() || keep_alive(&stream, KEEP_ALIVE).is_err() {
         return;
     }
+    let first_until = Instant::now() + limits.head_time;
     let (socket, write) = Socket::of(stream);
     let begun = async {
         let mut transport = match &tls {
@@ -185,28 +188,73 @@ async fn serve<H: Handler>(
         Ok::<_, io::Error>((transport, begin))
     };
     let begun = tokio::select! {
-        begun = tokio::time::timeout(limits.head_time, begun) => begun,
+        begun = tokio::time::timeout_at(first_until, begun) => begun,
         () = shutdown.wait() => return,
     };
-    // Nothing, or an error, within the time for a head.
+    // Nothing, or an error, within the time for a head, of which the rest goes on.
     let Ok(Ok((transport, begin))) = begun else {
         return;
     };
-    let client = Client {
-        peer,
-        secure: tls.is_some(),
-        http1: None,
+    let head_timer = HeadTimer {
+        limit: limits.head_time,
+        first_until: Some(first_until),
+        sleep: None,
+    };
+    let mut service = Adapter {
+        handler,
+        client: Client {
+            peer,
+            secure: tls.is_some(),
+            http1: None,
+        },
     };
     if begin[..] == *HTTP2_PREFACE {
         let state = Arc::<Http2State>::default();
         let protocol = Protocol::Http2(Frames::default(), Arc::clone(&state));
         let io = ClientIo::new(transport, protocol, begin);
         // Boxed: else every HTTP/1 connection's task has room for it.
-        Box::pin(serve_http2(io, limits, &state, client, handler, &shutdown)).await;
+        Box::pin(serve_http2(
+            io, limits, head_timer, &state, service, &shutdown,
+        ))
+        .await;
     } else {
         let state = ConnectionState::new();
+        service.client.http1 = Some(Arc::clone(&state));
         let io = ClientIo::new(transport, Protocol::Http1(Arc::clone(&state)), begin);
-        serve_http1(io, limits, write, state, client, handler, &shutdown).await;
+        serve_http1(io, limits, head_timer, write, &state, service, &shutdown).await;
+    }
+}
+
+/// Runs while a client is under way with a head. Most heads come whole: then there is no timer.
+#[derive(Debug)]
+struct HeadTimer {
+    limit: Duration,
+    /// The first head begins with the connection itself.
+    first_until: Option<Instant>,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl HeadTimer {
+    /// Ready when the head under way, which begins now unless it has begun, has taken too long.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| {
+            let until = self.first_until.take();
+            let until = until.unwrap_or_else(|| Instant::now() + self.limit);
+            Box::pin(tokio::time::sleep_until(until))
+        });
+        sleep.as_mut().poll(cx)
+    }
+
+    /// No head is under way.
+    fn stop(&mut self) {
+        self.first_until = None;
+        self.sleep = None;
+    }
+
+    /// From now on a head has at most so long, one under way, too.
+    fn shorten(&mut self, limit: Duration) {
+        self.stop();
+        self.limit = self.limit.min(limit);
     }
 }
 
@@ -227,26 +275,19 @@ async fn read_begin(read: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
 async fn serve_http1<H: Handler>(
     io: ClientIo,
     limits: Limits,
+    mut head_timer: HeadTimer,
     socket: Arc<OwnedWriteHalf>,
-    state: Arc<ConnectionState>,
-    client: Client,
-    handler: Arc<H>,
+    state: &ConnectionState,
+    service: Adapter<H>,
     shutdown: &Shutdown,
 ) {
-    let service = Adapter {
-        handler,
-        client: Client {
-            http1: Some(Arc::clone(&state)),
-            ..client
-        },
-    };
     let ended = {
         let mut connection = pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(None)
                 .title_case_headers(true)
-                .max_buf_size(limits.head_bytes)
+                .max_buf_size(HEAD_BYTES_MAX)
                 .max_header_size(limits.head_bytes)
                 .max_headers(limits.head_lines)
                 .serve_connection(TokioIo::new(io), service)
@@ -257,12 +298,11 @@ async fn serve_http1<H: Handler>(
         let socket: &TcpStream = (*socket).as_ref();
         let mut input_end = pin!(socket.ready(Interest::PRIORITY));
         let mut client_gone = false;
-        let mut overdue: Option<Pin<Box<tokio::time::Sleep>>> = None;
         poll_fn(|cx| {
             if !stopping && stop.as_mut().poll(cx).is_ready() {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
-                overdue = None;
+                head_timer.shorten(HEAD_TIME_STOPPING);
             }
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(true);
@@ -271,20 +311,10 @@ async fn serve_http1<H: Handler>(
             if client_gone && state.is_serving() {
                 return Poll::Ready(false);
             }
-            if state.is_reading_head() {
-                let overdue = overdue.get_or_insert_with(|| {
-                    let limit = if stopping {
-                        limits.head_time.min(HEAD_TIME_STOPPING)
-                    } else {
-                        limits.head_time
-                    };
-                    Box::pin(tokio::time::sleep(limit))
-                });
-                if overdue.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(false);
-                }
-            } else {
-                overdue = None;
+            if !state.is_reading_head() {
+                head_timer.stop();
+            } else if head_timer.poll(cx).is_ready() {
+                return Poll::Ready(false);
             }
             Poll::Pending
         })
@@ -323,14 +353,13 @@ pub(crate) fn keep_alive(stream: &TcpStream, after: Duration) -> io::Result<()> 
 async fn serve_http2<H: Handler>(
     io: ClientIo,
     limits: Limits,
+    mut head_timer: HeadTimer,
     state: &Http2State,
-    client: Client,
-    handler: Arc<H>,
+    service: Adapter<H>,
     shutdown: &Shutdown,
 ) {
-    let service = Adapter { handler, client };
     let streams = TaskTracker::new();
-    let header_list_bytes = u32::try_from(limits.head_bytes)
+    let header_list_bytes = u32::try_from(limits.head_bytes + HTTP2_HEADER_LIST_EXTRA_BYTES)
         .map_or(HTTP2_HEADER_LIST_BYTES_MAX, |bytes| {
             bytes.min(HTTP2_HEADER_LIST_BYTES_MAX)
         });
@@ -344,17 +373,15 @@ async fn serve_http2<H: Handler>(
             .max_header_list_size(header_list_bytes)
             .serve_connection(TokioIo::new(io), service)
     );
-    let mut overdue: Option<Pin<Box<tokio::time::Sleep>>> = None;
     let served = poll_fn(|cx| {
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        if !state.is_unfinished() {
-            overdue = None;
-            return Poll::Pending;
+        if state.is_unfinished() {
+            return head_timer.poll(cx);
         }
-        let overdue = overdue.get_or_insert_with(|| Box::pin(tokio::time::sleep(limits.head_time)));
-        overdue.as_mut().poll(cx)
+        head_timer.stop();
+        Poll::Pending
     });
     tokio::select! {
         () = served => return,

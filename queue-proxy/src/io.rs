@@ -315,9 +315,10 @@ impl AsyncRead for ClientIo {
         }
         // Together with what follows: hyper would double its buffer after a read of a few bytes.
         match Pin::new(&mut self.transport).poll_read(cx, buf) {
-            Poll::Pending if prefixed == 0 => return Poll::Pending,
-            Poll::Pending => {}
-            Poll::Ready(read) => read?,
+            Poll::Ready(Ok(())) => {}
+            // The first bytes stand by themselves; who reads again hears what became of the rest.
+            _ if prefixed > 0 => {}
+            not_read => return not_read,
         }
         if buf.filled().len() > before {
             self.protocol.note_read(&buf.filled()[before..]);

@@ -17,11 +17,11 @@ pub(crate) const KEYS: [&str; 4] = [
 
 /// The most that is allowed, and the default: 1 MiB and what Go's server allows beyond it.
 pub(crate) const HEAD_BYTES_MAX: usize = 1024 * 1024 + 4096;
-/// hyper's smallest read buffer, which holds a head whole.
+/// Less would refuse what other servers take: cookies and tokens are long.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
 /// The most header lines in a head. Go's server has no such bound; within its 1 MiB it takes more.
 pub(crate) const HEAD_LINES_MAX: usize = 1_000;
-/// Knative's ingress, the activator and the kubelet add so many to what a client sends.
+/// What a browser sends, and what gateways add to it.
 const HEAD_LINES_MIN: usize = 32;
 /// An incomplete request head is cut after this time, as Knative does it.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
@@ -32,11 +32,12 @@ const STREAMS_MAX: u32 = 250;
 /// See the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Bytes of a request head, with all its lines.
+    /// Bytes of a request head, with all its lines. HTTP/2 counts them as RFC 9113 6.5.2 does.
     pub head_bytes: usize,
     /// Lines of a request head.
     pub head_lines: usize,
-    /// From a connection's first byte, or a head's, to the head's end.
+    /// From the connection's beginning, the handshake of TLS included, or a later head's first byte, to the head's
+    /// end.
     pub head_time: Duration,
     /// Requests at once on one HTTP/2 connection.
     pub streams: u32,

@@ -109,7 +109,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// At least one known key is set: deadline features and `Weir-*` headers are on.
+    /// At least one key is set that is no limit: deadline features and `Weir-*` headers are on.
     #[must_use]
     pub(crate) const fn opted_in(&self) -> bool {
         self.opted_in
@@ -376,7 +376,10 @@ mod tests {
 
     #[test]
     fn one_switch_turns_all_of_it_off() {
-        let options = read_with("weir.dev/slo=\"200ms\"\n", &[("WEIR_DISABLED", "true")]);
+        let options = read_with(
+            "weir.dev/slo=\"200ms\"\nweir.dev/limit-streams=\"7\"\n",
+            &[("WEIR_DISABLED", "true")],
+        );
         assert_eq!(options, Options::default());
     }
 

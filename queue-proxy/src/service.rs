@@ -149,7 +149,7 @@ impl Proxy {
     }
 
     /// A request has come: what is noted of it before anything is done for it.
-    fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Begun {
+    fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Arrived {
         let arrival = Instant::now();
         let serving = client.begin(request.headers());
         let malformed = refuse_malformed(request, self.config.options.limits.head_lines);
@@ -164,7 +164,7 @@ impl Proxy {
                 self.admission.is_some(),
             ),
         };
-        Begun {
+        Arrived {
             arrival,
             malformed: malformed.map(Box::new),
             in_flight: InFlight {
@@ -179,15 +179,15 @@ impl Proxy {
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        begun: &mut Begun,
+        arrived: &mut Arrived,
     ) -> Response<ProxyBody> {
-        if let Some(answer) = begun.malformed.take() {
+        if let Some(answer) = arrived.malformed.take() {
             discard(request);
             return *answer;
         }
-        let exchange = begun.in_flight.exchange.clone();
+        let exchange = arrived.in_flight.exchange.clone();
         let head_only = request.method() == Method::HEAD;
-        let mut response = self.answer(client, request, begun).await;
+        let mut response = self.answer(client, request, arrived).await;
         if let Some(exchange) = exchange {
             exchange.answer(response.status().as_u16());
             response.body_mut().observe(exchange, head_only);
@@ -200,19 +200,19 @@ impl Proxy {
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        begun: &mut Begun,
+        arrived: &mut Arrived,
     ) -> Response<ProxyBody> {
         if let Some(kind) = probe::classify(request.headers()) {
             discard(request);
             return Box::pin(probe::answer(kind, &self.drain, &self.prober)).await;
         }
         self.drain.note_request();
-        let timeouts = Timeouts::new(&self.config, begun.arrival);
+        let timeouts = Timeouts::new(&self.config, arrived.arrival);
         let grpc = respond::is_grpc(request.headers());
         // Interim responses are watched only where they matter: it costs an allocation.
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
-        let exchange = begun.in_flight.exchange.clone();
-        let in_flight = &mut begun.in_flight;
+        let exchange = arrived.in_flight.exchange.clone();
+        let in_flight = &mut arrived.in_flight;
         let mut response = {
             let forward = self.forward(client, request, in_flight, &timeouts, informed.as_ref());
             match timeouts.run(informed.as_ref(), pin!(forward)).await {
@@ -596,16 +596,16 @@ impl Handler for Proxy {
     ) -> impl Future<Output = Response<ProxyBody>> + Send {
         // Not within the future: hyper drops it before it has run if the client leaves with its request, and
         // the request has come all the same.
-        let mut begun = self.begin(&client, &mut request);
+        let mut arrived = self.begin(&client, &mut request);
         let mut request = request.map(|body| ClientBody::new(body, client.http1.clone()));
         // Held here and lent to all steps: handed through by value, it would have room in each one's future.
-        async move { self.serve(&client, &mut request, &mut begun).await }
+        async move { self.serve(&client, &mut request, &mut arrived).await }
     }
 }
 
 /// What is known of a request when it has come.
 #[derive(Debug)]
-struct Begun {
+struct Arrived {
     arrival: Instant,
     /// It is not served: this is the answer.
     malformed: Option<Box<Response<ProxyBody>>>,
