@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use crate::exchange::Exchange;
+use crate::headers;
 use crate::io::ConnectionState;
 use crate::relay::BURST_MAX;
 
@@ -197,7 +198,10 @@ impl ClientBody {
             return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
-        self.ended = frame.is_none() || incoming.is_end_stream();
+        let is_last =
+            |frame: &Result<Frame<Bytes>, _>| frame.as_ref().is_ok_and(Frame::is_trailers);
+        self.ended = frame.as_ref().is_none_or(is_last) || incoming.is_end_stream();
+        let frame = frame.map(|frame| frame.map(clean));
         Poll::Ready(frame)
     }
 
@@ -273,6 +277,17 @@ impl Body for ClientBody {
             Some(incoming) => incoming.size_hint(),
             None => SizeHint::with_exact(0),
         }
+    }
+}
+
+/// Takes from trailers what is no business of theirs.
+fn clean(frame: Frame<Bytes>) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            headers::remove_bad_trailers(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
     }
 }
 

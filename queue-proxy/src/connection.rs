@@ -34,6 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::ProxyBody;
 use crate::frames::{Frames, Http2State};
+use crate::framing::BodyFraming;
 use crate::headers::content_length;
 use crate::io::{ClientIo, ConnectionState, Protocol, Serving, Transport};
 use crate::limits::{HEAD_BYTES_MAX, Limits};
@@ -78,14 +79,14 @@ impl Client {
     /// A request with this head begins to be served, until what is returned is dropped.
     pub(crate) fn begin(&self, head: &HeaderMap) -> Option<Serving> {
         let connection = self.http1.as_ref()?;
-        let length = if head.contains_key(TRANSFER_ENCODING) {
-            None
+        let body = if head.contains_key(TRANSFER_ENCODING) {
+            BodyFraming::Chunked
         } else if head.contains_key(CONTENT_LENGTH) {
-            content_length(head)
+            content_length(head).map_or(BodyFraming::Unknown, BodyFraming::Length)
         } else {
-            Some(0)
+            BodyFraming::Length(0)
         };
-        Some(connection.begin(length))
+        Some(connection.begin(body))
     }
 }
 

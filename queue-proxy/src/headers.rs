@@ -301,27 +301,50 @@ pub(crate) fn reason_phrase(status: StatusCode) -> Option<ReasonPhrase> {
 
 /// The value of `Content-Length`, if there is one that can be used.
 pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
-    headers
-        .get(CONTENT_LENGTH)?
-        .to_str()
-        .ok()?
-        .trim()
+    length(headers.get(CONTENT_LENGTH)?.as_bytes())
+}
+
+/// Digits alone, RFC 9110 8.6.
+fn length(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii();
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|_| is_number)?
         .parse()
         .ok()
 }
 
-/// Writes a length that was said several times (`3, 3`, RFC 9110 8.6) once. hyper has checked that they agree.
-pub(crate) fn normalize_content_length(headers: &mut HeaderMap) {
-    if content_length(headers).is_some() {
-        return;
+/// An answer states lengths that are none, or that differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BadLength;
+
+/// Writes a length that was said several times, in one line (`3, 3`, RFC 9110 8.6) or in several, once. hyper looks
+/// at lengths only where a body follows.
+///
+/// # Errors
+/// They are none, or differ: nothing has changed.
+pub(crate) fn normalize_content_length(headers: &mut HeaderMap) -> Result<(), BadLength> {
+    let mut lengths = headers
+        .get_all(CONTENT_LENGTH)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','))
+        .map(length);
+    let Some(first) = lengths.next() else {
+        return Ok(());
+    };
+    let first = first.ok_or(BadLength)?;
+    let mut is_single = true;
+    for other in lengths {
+        is_single = false;
+        if other != Some(first) {
+            return Err(BadLength);
+        }
     }
-    let first = headers.get(CONTENT_LENGTH).and_then(|value| {
-        let first = value.to_str().ok()?.split(',').next()?;
-        first.trim().parse::<u64>().ok()
-    });
-    if let Some(length) = first {
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    if !is_single {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(first));
     }
+    Ok(())
 }
 
 /// The client waits for `100 Continue`.

@@ -12,7 +12,7 @@
 use std::io;
 use std::io::IoSlice;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -21,27 +21,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
 use crate::frames::{Frames, Http2State};
+use crate::framing::{BodyFraming, Framing};
 use crate::socket::Socket;
 
 const TERMINATOR: &[u8] = b"0\r\n\r\n";
-const HEAD_END: &[u8; 4] = b"\r\n\r\n";
-const UNKNOWN: u64 = u64::MAX;
 
 /// What the parts of one HTTP/1 connection know of each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ConnectionState {
     /// A request is being served: from its head until its response has been handed to hyper whole.
     serving: AtomicBool,
-    /// Bytes of the next request head have come, or the connection is new.
-    reading_head: AtomicBool,
+    /// What [`Framing`] says: a head has begun and is not complete.
+    within_head: AtomicBool,
     /// A request's body was not read to its end.
     body_unread: AtomicBool,
     /// The connection has become a tunnel.
     upgraded: AtomicBool,
-    /// Bytes that came behind the head of the request being served, or [`UNKNOWN`].
-    tail: AtomicU64,
-    /// The last four bytes that came.
-    last: AtomicU32,
+    framing: Mutex<Framing>,
     trailers: Mutex<Trailers>,
 }
 
@@ -61,85 +57,51 @@ enum Trailers {
 
 /// A request is being served as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Serving {
-    connection: Arc<ConnectionState>,
-    length: Option<u64>,
-}
+pub(crate) struct Serving(Arc<ConnectionState>);
 
 impl ConnectionState {
     /// A new connection: its first request head is awaited.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            reading_head: AtomicBool::new(true),
-            ..Self::default()
+            serving: AtomicBool::new(false),
+            within_head: AtomicBool::new(true),
+            body_unread: AtomicBool::new(false),
+            upgraded: AtomicBool::new(false),
+            framing: Mutex::new(Framing::new()),
+            trailers: Mutex::default(),
         })
     }
 
-    /// A request head is complete; `length` is that of its body, if it is stated.
-    pub(crate) fn begin(self: &Arc<Self>, length: Option<u64>) -> Serving {
+    /// A request head is complete, and its body is framed so.
+    pub(crate) fn begin(self: &Arc<Self>, body: BodyFraming) -> Serving {
         self.serving.store(true, Ordering::Relaxed);
-        self.reading_head.store(false, Ordering::Relaxed);
         self.body_unread.store(false, Ordering::Relaxed);
-        Serving {
-            connection: Arc::clone(self),
-            length,
-        }
-    }
-
-    /// The response has been handed to hyper whole. What the client has sent beyond its request is the
-    /// beginning of the next head, whose time runs from here.
-    fn end(&self, length: Option<u64>) {
-        let tail = self.tail.swap(UNKNOWN, Ordering::Relaxed);
-        let is_behind = match length {
-            // A head, and the last piece of a chunked body, end with an empty line.
-            _ if self.ends_blank() => false,
-            Some(length) if tail != UNKNOWN => tail > length,
-            _ => true,
-        };
-        if is_behind {
-            self.reading_head.store(true, Ordering::Relaxed);
-        }
-        self.serving.store(false, Ordering::Relaxed);
+        self.follow(|framing| framing.begin(body));
+        Serving(Arc::clone(self))
     }
 
     /// Bytes have come.
     fn note_read(&self, bytes: &[u8]) {
-        if self.is_upgraded() {
-            return;
+        if !self.is_upgraded() {
+            self.follow(|framing| framing.read(bytes));
         }
-        let before = self.last.load(Ordering::Relaxed);
-        let last = bytes.iter().rev().take(4).rev();
-        let last = last.fold(before, |last, byte| last << 8 | u32::from(*byte));
-        self.last.store(last, Ordering::Relaxed);
-        if self.is_serving() || self.has_body_unread() {
-            let tail = self.tail.load(Ordering::Relaxed);
-            if tail != UNKNOWN {
-                self.tail
-                    .store(tail + bytes.len() as u64, Ordering::Relaxed);
-            }
-            return;
-        }
-        self.reading_head.store(true, Ordering::Relaxed);
-        // What stands behind the head belongs to the body.
-        let tail = if self.ends_blank() {
-            Some(0)
-        } else {
-            behind_head(before, bytes)
-        };
-        self.tail.store(tail.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
-    /// The last bytes that came are an empty line.
-    fn ends_blank(&self) -> bool {
-        self.last.load(Ordering::Relaxed) == u32::from_be_bytes(*HEAD_END)
+    fn follow(&self, step: impl FnOnce(&mut Framing)) {
+        let mut framing = self.framing.lock().unwrap_or_else(PoisonError::into_inner);
+        step(&mut framing);
+        let is_within_head = framing.is_within_head();
+        self.within_head.store(is_within_head, Ordering::Relaxed);
     }
 
     pub(crate) fn is_serving(&self) -> bool {
         self.serving.load(Ordering::Relaxed)
     }
 
+    /// The client is under way with a head, and with nothing else: one that follows a request being served has time
+    /// until that is answered.
     pub(crate) fn is_reading_head(&self) -> bool {
-        self.reading_head.load(Ordering::Relaxed)
+        self.within_head.load(Ordering::Relaxed) && !self.is_serving()
     }
 
     pub(crate) fn note_body_unread(&self) {
@@ -199,27 +161,9 @@ impl ConnectionState {
     }
 }
 
-/// How many of `bytes` stand behind the first empty line, which may have begun in the four bytes before them.
-fn behind_head(before: u32, bytes: &[u8]) -> Option<u64> {
-    let carried = HEAD_END.len() - 1;
-    let mut joint = [0; 2 * (HEAD_END.len() - 1)];
-    joint[..carried].copy_from_slice(&before.to_be_bytes()[1..]);
-    let first = bytes.len().min(carried);
-    joint[carried..carried + first].copy_from_slice(&bytes[..first]);
-    let find = |bytes: &[u8]| {
-        let mut windows = bytes.windows(HEAD_END.len());
-        windows.position(|window| window == HEAD_END)
-    };
-    let end = match find(&joint[..carried + first]) {
-        Some(at) => at + HEAD_END.len() - carried,
-        None => find(bytes)? + HEAD_END.len(),
-    };
-    Some((bytes.len() - end) as u64)
-}
-
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.connection.end(self.length);
+        self.0.serving.store(false, Ordering::Relaxed);
     }
 }
 
@@ -420,54 +364,5 @@ impl AsyncWrite for Transport {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One request comes in these pieces and is answered; whether the next head counts as begun.
-    fn begun_after(pieces: &[&[u8]], length: Option<u64>) -> bool {
-        let state = ConnectionState::new();
-        for piece in pieces {
-            state.note_read(piece);
-        }
-        assert!(state.is_reading_head());
-        drop(state.begin(length));
-        state.is_reading_head()
-    }
-
-    #[test]
-    fn a_whole_request_in_any_two_pieces_leaves_nothing_behind() {
-        let get = b"GET / HTTP/1.1\r\nHost: t\r\n\r\n";
-        let post = b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc";
-        for at in 1..get.len() {
-            assert!(!begun_after(&[&get[..at], &get[at..]], Some(0)), "{at}");
-        }
-        for at in 1..post.len() - 3 {
-            assert!(!begun_after(&[&post[..at], &post[at..]], Some(3)), "{at}");
-        }
-        let bytes: Vec<&[u8]> = get.chunks(1).collect();
-        assert!(!begun_after(&bytes, Some(0)));
-    }
-
-    #[test]
-    fn bytes_behind_a_request_begin_the_next_head() {
-        let more = b"GET / HTTP/1.1\r\nHost: t\r\n\r\nGE";
-        for at in 1..more.len() - 2 {
-            assert!(begun_after(&[&more[..at], &more[at..]], Some(0)), "{at}");
-        }
-    }
-
-    #[test]
-    fn a_body_that_comes_later_belongs_to_its_request() {
-        let state = ConnectionState::new();
-        state.note_read(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r");
-        state.note_read(b"\na");
-        let serving = state.begin(Some(3));
-        state.note_read(b"bc");
-        drop(serving);
-        assert!(!state.is_reading_head());
     }
 }

@@ -18,6 +18,7 @@ mod drain;
 mod env;
 mod exchange;
 mod frames;
+mod framing;
 #[doc(hidden)]
 pub mod fuzz;
 mod headers;

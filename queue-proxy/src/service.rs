@@ -30,7 +30,7 @@ use crate::connection::{Client, Handler};
 use crate::deadline::{Deadlines, Told};
 use crate::drain::Drain;
 use crate::exchange::{Exchange, Observer};
-use crate::headers;
+use crate::headers::{self, BadLength};
 use crate::limits::HEAD_LINES_MAX;
 use crate::metrics::{Outcome, Totals};
 use crate::probe;
@@ -428,7 +428,6 @@ impl Proxy {
         timeouts: &Timeouts,
         begun: Option<Instant>,
     ) -> Response<ProxyBody> {
-        headers::normalize_content_length(&mut answer.headers);
         let length = headers::content_length(&answer.headers).filter(|_| !asked.head_only);
         if length.is_some() {
             answer.headers.remove(TRAILER);
@@ -672,6 +671,12 @@ fn prepare(answer: &mut response::Parts) -> Result<Option<HeaderValue>, Upstream
         // RFC 9112 6.3: the length is of no account then.
         answer.headers.remove(CONTENT_LENGTH);
     }
+    if answer.status == StatusCode::NO_CONTENT {
+        // RFC 9110 8.6: it has none.
+        answer.headers.remove(CONTENT_LENGTH);
+    }
+    headers::normalize_content_length(&mut answer.headers)
+        .map_err(|BadLength| UpstreamError::BadLength)?;
     headers::remove_hop_by_hop(&mut answer.headers);
     if let Some(reason) = headers::reason_phrase(answer.status) {
         answer.extensions.insert(reason);

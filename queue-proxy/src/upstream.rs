@@ -75,6 +75,9 @@ pub(crate) enum UpstreamError {
     /// Its answer has a transfer coding that is not known.
     #[error("the user container's answer has an unsupported transfer encoding")]
     StrangeCoding,
+    /// Its answer states lengths that are none, or that differ.
+    #[error("the user container's answer has no length that can be used")]
+    BadLength,
     /// Its answer has more header lines than are taken.
     #[error("the user container's answer has more than {HEAD_LINES_MAX} header lines")]
     TooManyHeaders,

@@ -170,3 +170,36 @@ async fn heads_without_end_are_502() {
         assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
     }
 }
+
+#[tokio::test]
+async fn lengths_without_a_body_are_looked_at_too() {
+    let lengths = [
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", 200),
+        ("Content-Length: 5, 5\r\n", 200),
+        ("Content-Length: 5\r\nContent-Length: 0\r\n", 502),
+        ("Content-Length: +5\r\n", 502),
+        ("Content-Length: \r\n", 502),
+    ];
+    let app = App::raw(move |mut connection| async move {
+        while let Some(request) = connection.request().await {
+            let (lines, _) = lengths[request.target()[1..].parse::<usize>().unwrap()];
+            connection
+                .write(format!("HTTP/1.1 200 OK\r\n{lines}\r\n"))
+                .await;
+        }
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    for (n, (lines, status)) in lengths.into_iter().enumerate() {
+        let mut client = proxy.connect().await;
+        client
+            .send(format!("HEAD /{n} HTTP/1.1\r\nHost: t\r\n\r\n"))
+            .await;
+        let answer = client.head().await;
+        assert_eq!(answer.status(), status, "{lines:?}");
+        if status == 200 {
+            let told: Vec<_> = answer.values("content-length").collect();
+            assert_eq!(told, ["5"], "{lines:?}");
+        }
+    }
+}

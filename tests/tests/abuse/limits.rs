@@ -78,6 +78,19 @@ async fn the_time_for_a_head_can_be_limited() {
         ("a part of the preface", &PREFACE[..10]),
         ("the preface alone", &PREFACE[..24]),
         ("a part of a frame", &[PREFACE, &[0, 0, 9, 1]].concat()),
+        (
+            "a part behind trailers",
+            b"POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n\
+              5\r\nhello\r\n0\r\nX: y\r\n\r\nGET / HT",
+        ),
+        (
+            "a part behind a body that nobody read",
+            b"OPTIONS * HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabcGET / HT",
+        ),
+        (
+            "a part behind a probe's body",
+            b"POST / HTTP/1.1\r\nHost: t\r\nK-Network-Probe: probe\r\nContent-Length: 3\r\n\r\nabcGET / HT",
+        ),
     ] {
         let mut client = watched.proxy.connect().await;
         let begin = Instant::now();
@@ -85,8 +98,24 @@ async fn the_time_for_a_head_can_be_limited() {
         slow.push((what, client, begin));
     }
     // Between requests a client may think for as long as it likes.
-    let mut thinking = watched.proxy.connect().await;
-    assert_eq!(thinking.get("/").await.status(), 200);
+    let post = "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello";
+    let get = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
+    let mut thinking = Vec::new();
+    for requests in [
+        vec![get],
+        vec![post, post],
+        vec![get, post],
+        vec![post, get],
+        vec!["GET / HTTP/1.1\nHost: t\n\n"],
+        vec!["\r\n\r\n", post],
+    ] {
+        let mut client = watched.proxy.connect().await;
+        client.send(requests.concat()).await;
+        for request in requests.iter().filter(|request| !request.trim().is_empty()) {
+            assert_eq!(client.response().await.status(), 200, "{request:?}");
+        }
+        thinking.push(client);
+    }
     let begun = Instant::now();
     for (what, client, begin) in &mut slow {
         client.rest_within(Duration::from_secs(40)).await;
@@ -95,7 +124,9 @@ async fn the_time_for_a_head_can_be_limited() {
         assert!((4.9..30.0).contains(&elapsed), "{what}: {elapsed} s");
     }
     tokio::time::sleep(Duration::from_secs(7).saturating_sub(begun.elapsed())).await;
-    assert_eq!(thinking.get("/").await.status(), 200);
+    for client in &mut thinking {
+        assert_eq!(client.get("/").await.status(), 200);
+    }
     watched.end_well().await;
 }
 
