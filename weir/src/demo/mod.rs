@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::children::{Children, Settings};
 use self::report::{Report, Run};
@@ -90,10 +91,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
+        // Before the first child is there: until then an interrupt ends the process by itself, and afterwards no child
+        // is left behind.
+        let mut interrupt =
+            signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
         tokio::select! {
             done = deadline(arguments, &workload) => done,
             // Children are killed when their handles are dropped.
-            _signal = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
+            _signal = interrupt.recv() => Ok(ExitCode::from(130)),
         }
     });
     // A search that is under way is not waited for.
