@@ -93,6 +93,22 @@ mod tests {
         revision_timeout: Span::from_secs(300),
     };
 
+    #[test]
+    fn in_time_is_within_the_objective_and_no_server_error() {
+        let objective = Span::from_millis(200);
+        for (millis, status, in_time) in [
+            (200, 200, true),
+            (201, 200, false),
+            (1, 404, true),
+            (1, 500, false),
+        ] {
+            assert_eq!(
+                is_in_time(objective, Span::from_millis(millis), status),
+                in_time
+            );
+        }
+    }
+
     fn objective(signals: Signals) -> Option<u64> {
         let deadline = signals.deadline(ARRIVAL);
         if let Some(objective) = deadline.objective {

@@ -7,13 +7,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::HeaderMap;
+use policy::class;
 use policy::gate::{Late, Order, Settings};
 
 use crate::admission::{Admission, Claim};
 use crate::clock::Clock;
 use crate::deadline::Deadlines;
 use crate::headers;
-use policy::class;
 
 /// A gate at which nobody waits.
 #[derive(Debug)]

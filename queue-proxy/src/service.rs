@@ -17,6 +17,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::ext::on_informational;
 use hyper::upgrade::OnUpgrade;
 use policy::Time;
+use policy::class;
 use policy::gate::{Order, RefuseReason, Settings};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -41,7 +42,6 @@ use crate::stat::Stat;
 use crate::timeouts::{Expired, Timeouts};
 use crate::tunnel::Tunnel;
 use crate::upstream::{Upstream, UpstreamError};
-use policy::class;
 
 /// The main listener's handler.
 #[derive(Debug)]

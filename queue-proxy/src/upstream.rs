@@ -76,7 +76,9 @@ pub(crate) enum UpstreamError {
     #[error("the user container's answer has an unsupported transfer encoding")]
     StrangeCoding,
     /// Its answer states lengths that are none, or that differ.
-    #[error("the user container's answer has no length that can be used")]
+    #[error(
+        "the user container's answer states a Content-Length that is no number, or several that differ"
+    )]
     BadLength,
     /// Its answer has more header lines than are taken.
     #[error("the user container's answer has more than {HEAD_LINES_MAX} header lines")]

@@ -298,6 +298,7 @@ async fn every_request_is_accounted_for_and_nothing_is_left() {
         if begin.elapsed() > next_restart {
             next_restart += LIFE;
             app.shutdown().await;
+            // For this long nobody is there.
             tokio::time::sleep(Duration::from_millis(50)).await;
             app = start_app(port, &seen);
         }

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tests::client::Client;
@@ -59,7 +59,12 @@ async fn eight_thousand_idle_connections_are_cheap_and_leave_nothing() {
             grown / CONNECTIONS
         );
         // Others are served meanwhile.
+        let begin = Instant::now();
         while watched.proxy.connect().await.get("/").await.status() != 200 {
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "nobody is served"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         drop(clients);

@@ -368,6 +368,35 @@ async fn item_034_trailers_reach_the_client() {
 }
 
 #[tokio::test]
+async fn item_034_trailers_of_a_request_go_on_but_those_that_frame_messages() {
+    let app = App::saying("x").await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = proxy.connect().await;
+    client
+        .send(
+            "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\
+             Trailer: X-Sum, Connection, Content-Length\r\n\r\n\
+             3\r\nabc\r\n0\r\nX-Sum: 6\r\nConnection: X-Other\r\nContent-Length: 9\r\nX-Two: b\r\n\r\n",
+        )
+        .await;
+    assert_eq!(client.response().await.status(), 200);
+    let names: Vec<_> = app
+        .seen
+        .last()
+        .trailers
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert!(names.contains(&"X-Sum".to_owned()), "{names:?}");
+    assert!(
+        !names
+            .iter()
+            .any(|name| ["Connection", "Content-Length"].contains(&name.as_str())),
+        "{names:?}"
+    );
+}
+
+#[tokio::test]
 async fn item_035_nobody_at_the_user_port_is_502_at_once() {
     let port = App::saying("").await.port;
     let proxy = proxy(port).start().await;
