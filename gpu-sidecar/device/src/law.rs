@@ -1,0 +1,208 @@
+//! How a kernel's speed follows from its share of a GPU's SMs (workloads §6 and §8).
+
+use serde::Deserialize;
+
+use crate::math::{exp, ln, pow};
+
+/// The speed 1 in fixed point.
+pub const FULL_SPEED: u64 = 1 << 32;
+
+/// A share below this counts as this: less is less than a thousandth of an SM.
+const LEAST: f64 = 1e-6;
+
+/// A law by which speed follows from the share of SMs; every law has speed 1 with all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Default)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Law {
+    /// Twice the SMs, twice the speed.
+    #[default]
+    Linear,
+    /// f(S) = (1 − e^(−S/S₀)) / (1 − e^(−1/S₀)) with f = 0.98 at this share: FaST-GShare's models.
+    Saturating {
+        /// The share at which 0.98 is reached, above 0, at most 1.
+        at: f64,
+    },
+    /// min(1, S / knee).
+    Knee {
+        /// The share from which on more SMs bring nothing, above 0, at most 1.
+        at: f64,
+    },
+    /// A part of the work takes as long however many SMs there are.
+    Amdahl {
+        /// That part with all SMs, from 0 to 1.
+        serial: f64,
+    },
+    /// S^β.
+    Power {
+        /// β, from 0 to 1.
+        exponent: f64,
+    },
+}
+
+/// A law's parameter is out of its range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{law}: {name} = {value}: allowed: {allowed}")]
+pub struct LawError {
+    law: &'static str,
+    name: &'static str,
+    value: f64,
+    allowed: &'static str,
+}
+
+impl Law {
+    /// Looks whether the parameters are in range.
+    ///
+    /// # Errors
+    /// The one that is not.
+    pub fn check(self) -> Result<Self, LawError> {
+        let (law, name, value, allowed, is_good) = match self {
+            Self::Linear => return Ok(self),
+            Self::Saturating { at } => (
+                "saturating",
+                "at",
+                at,
+                "above 0, at most 1",
+                at > 0.0 && at <= 1.0,
+            ),
+            Self::Knee { at } => (
+                "knee",
+                "at",
+                at,
+                "above 0, at most 1",
+                at > 0.0 && at <= 1.0,
+            ),
+            Self::Amdahl { serial } => (
+                "amdahl",
+                "serial",
+                serial,
+                "0 to 1",
+                (0.0..=1.0).contains(&serial),
+            ),
+            Self::Power { exponent } => (
+                "power",
+                "exponent",
+                exponent,
+                "0 to 1",
+                (0.0..=1.0).contains(&exponent),
+            ),
+        };
+        if is_good {
+            Ok(self)
+        } else {
+            Err(LawError {
+                law,
+                name,
+                value,
+                allowed,
+            })
+        }
+    }
+
+    /// The speed with `sms` of `of` SMs, in fixed point: [`FULL_SPEED`] is 1. Zero without any.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "from 0 to 2^32, which a double holds exactly"
+    )]
+    pub fn speed(self, sms: u32, of: u32) -> u64 {
+        if sms == 0 || of == 0 {
+            return 0;
+        }
+        if sms >= of {
+            return FULL_SPEED;
+        }
+        let share = f64::from(sms) / f64::from(of);
+        let speed = match self {
+            Self::Linear => share,
+            Self::Saturating { at } => {
+                let scale = -ln(50.0) / at.max(LEAST);
+                (1.0 - exp(share * scale)) / (1.0 - exp(scale))
+            }
+            Self::Knee { at } => share / at.max(LEAST),
+            Self::Amdahl { serial } => 1.0 / (serial + (1.0 - serial) / share),
+            Self::Power { exponent } => pow(share, exponent),
+        };
+        // A parameter that is out of range (`check`), a NaN among them, makes no speed out of range.
+        let speed = if speed.is_finite() { speed } else { 1.0 };
+        ((speed.clamp(0.0, 1.0) * FULL_SPEED as f64) as u64).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn speed(law: Law, percent: u32) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "at most 2^32")]
+        let speed = law.speed(percent, 100) as f64;
+        speed / 4_294_967_296.0
+    }
+
+    #[test]
+    fn the_printed_values_of_workloads_section_8_come_out() {
+        let resnet = Law::Saturating { at: 0.24 };
+        let gnmt = Law::Saturating { at: 0.80 };
+        let bert = Law::Knee { at: 0.33 };
+        for (law, values) in [
+            (resnet, [0.62, 0.86, 0.98, 1.00]),
+            (gnmt, [0.26, 0.45, 0.70, 0.92]),
+            (bert, [0.18, 0.36, 0.73, 1.00]),
+        ] {
+            for (percent, value) in [6, 12, 24, 50].into_iter().zip(values) {
+                assert!(
+                    (speed(law, percent) - value).abs() < 0.006,
+                    "{law:?} at {percent}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_slowdowns_of_workloads_section_6_come_out() {
+        let slowdown = |law: Law, gpcs| {
+            4_294_967_296.0 / {
+                #[expect(clippy::cast_precision_loss, reason = "at most 2^32")]
+                let speed = law.speed(gpcs, 7) as f64;
+                speed
+            }
+        };
+        let srgan = Law::Power { exponent: 0.598 };
+        let amdahl = Law::Amdahl { serial: 0.633 };
+        for (gpcs, power, linear) in [
+            (1, 3.2, 3.2),
+            (2, 2.11, 1.92),
+            (3, 1.66, 1.49),
+            (4, 1.40, 1.28),
+        ] {
+            assert!((slowdown(srgan, gpcs) - power).abs() < 0.01, "{gpcs}");
+            assert!((slowdown(amdahl, gpcs) - linear).abs() < 0.01, "{gpcs}");
+        }
+    }
+
+    #[test]
+    fn more_sms_never_slow_a_kernel_down() {
+        for law in [
+            Law::Linear,
+            Law::Saturating { at: 0.1 },
+            Law::Knee { at: 0.5 },
+            Law::Amdahl { serial: 0.3 },
+            Law::Power { exponent: 0.4 },
+        ] {
+            let speeds: Vec<_> = (0..=132).map(|sms| law.speed(sms, 132)).collect();
+            assert!(speeds.is_sorted(), "{law:?}");
+            assert_eq!((speeds[0], speeds[132]), (0, FULL_SPEED), "{law:?}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_out_of_range_is_named() {
+        let error = Law::Knee { at: 1.5 }.check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "knee: at = 1.5: allowed: above 0, at most 1"
+        );
+        assert!(Law::Saturating { at: f64::NAN }.check().is_err());
+    }
+}
