@@ -1,8 +1,7 @@
 //! How a kernel's speed follows from its share of a GPU's SMs (workloads §6 and §8).
 
+use libm::{exp, log, pow};
 use serde::Deserialize;
-
-use crate::math::{exp, ln, pow};
 
 /// The speed 1 in fixed point.
 pub const FULL_SPEED: u64 = 1 << 32;
@@ -10,9 +9,10 @@ pub const FULL_SPEED: u64 = 1 << 32;
 /// A share below this counts as this: less is less than a thousandth of an SM.
 const LEAST: f64 = 1e-6;
 
-/// A law by which speed follows from the share of SMs; every law has speed 1 with all of them.
+/// A law by which speed follows from the share of SMs; every law has speed 1 with all of them. One that is read from
+/// data has its parameters in range; one that is made by hand can be looked at with [`Law::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Default)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(try_from = "Unchecked")]
 pub enum Law {
     /// Twice the SMs, twice the speed.
     #[default]
@@ -37,6 +37,32 @@ pub enum Law {
         /// β, from 0 to 1.
         exponent: f64,
     },
+}
+
+/// A law as data say it.
+#[derive(Deserialize)]
+#[serde(rename = "Law", rename_all = "kebab-case", deny_unknown_fields)]
+enum Unchecked {
+    Linear,
+    Saturating { at: f64 },
+    Knee { at: f64 },
+    Amdahl { serial: f64 },
+    Power { exponent: f64 },
+}
+
+impl TryFrom<Unchecked> for Law {
+    type Error = LawError;
+
+    fn try_from(law: Unchecked) -> Result<Self, LawError> {
+        let law = match law {
+            Unchecked::Linear => Self::Linear,
+            Unchecked::Saturating { at } => Self::Saturating { at },
+            Unchecked::Knee { at } => Self::Knee { at },
+            Unchecked::Amdahl { serial } => Self::Amdahl { serial },
+            Unchecked::Power { exponent } => Self::Power { exponent },
+        };
+        law.check()
+    }
 }
 
 /// A law's parameter is out of its range.
@@ -117,7 +143,7 @@ impl Law {
         let speed = match self {
             Self::Linear => share,
             Self::Saturating { at } => {
-                let scale = -ln(50.0) / at.max(LEAST);
+                let scale = -log(50.0) / at.max(LEAST);
                 (1.0 - exp(share * scale)) / (1.0 - exp(scale))
             }
             Self::Knee { at } => share / at.max(LEAST),
@@ -204,5 +230,24 @@ mod tests {
             "knee: at = 1.5: allowed: above 0, at most 1"
         );
         assert!(Law::Saturating { at: f64::NAN }.check().is_err());
+    }
+
+    #[test]
+    fn a_law_from_data_is_in_range() {
+        #[derive(Debug, Deserialize)]
+        struct Data {
+            law: Law,
+        }
+        let read = |text: &str| toml::from_str::<Data>(text).map(|data| data.law);
+        assert_eq!(read("law = \"linear\"").unwrap(), Law::Linear);
+        let power = Law::Power { exponent: 0.5 };
+        assert_eq!(read("law = { power = { exponent = 0.5 } }").unwrap(), power);
+        let error = read("law = { power = { exponent = 1.5 } }").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("power: exponent = 1.5: allowed: 0 to 1"),
+            "{error}"
+        );
     }
 }

@@ -19,16 +19,18 @@
 //! | [`ledger`] | who held what from when to when | – |
 #![forbid(unsafe_code)]
 
+mod agenda;
 pub mod compute;
+mod ids;
 pub mod law;
 pub mod ledger;
 pub mod machine;
-mod math;
 pub mod memory;
 pub mod mig;
 pub mod network;
 pub mod node;
 pub mod op;
 pub mod part;
+mod unit;
 
 pub use policy::{Span, Time};

@@ -2,27 +2,46 @@
 //!
 //! Commands of a stream run one after the other, those of different streams side by side as far as SMs, copy engines
 //! and links allow. Commands are handed over with the time from which they may run, and in the order of those times:
-//! [`Machine::submit`] takes one for later, too. [`Machine::advance`] goes on in time and tells what has ended.
+//! [`Machine::submit`] takes one for later, too. [`Machine::advance`] goes on in time and tells what has ended. What is ready
+//! at one instant starts in the order of its submission.
+//!
+//! A step costs what it touches: streams, processes, events, GPUs and links at rest cost nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+mod error;
+mod process;
+mod queue;
+mod work;
 
-use crate::Time;
-use crate::compute::{Compute, Sharing};
-use crate::ledger::{Entry, Ledger, ProcessId, WorkId};
-use crate::memory::{Memory, MemoryError};
-use crate::mig::LayoutError;
-use crate::network::{LinkId, Network};
-use crate::node::{Direction, Fabric, Gpu, Node, NodeError};
-use crate::op::{Graph, Op};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+pub use self::error::{MachineError, SubmitError, SuspendError};
+use self::process::Process;
+use self::queue::{Events, Heads};
+use self::work::{Command, Stream};
+use crate::agenda::Agenda;
+pub use crate::compute::MpsServer;
+use crate::ids::{IdMap, Slab};
+use crate::ledger::{Entry, Job, Ledger, ProcessId, WorkId};
+use crate::memory::Memory;
+use crate::network::Network;
+use crate::node::{Fabric, Node, Scale};
+use crate::op::Op;
+use crate::unit::Unit;
+pub use crate::unit::{SliceInfo, UnitInfo};
+use crate::{Span, Time, unit};
 
 /// A process wants a context.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSettings {
+    /// The MPS server whose client it is; `None`: it takes its turn by itself.
+    pub mps: Option<MpsServer>,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` in hundredths; without MPS, and where it is absent, all SMs.
     pub active_thread_percentage_hundredths: Option<u32>,
     /// Device memory at most, its context's residue included.
     pub memory_limit: Option<u64>,
+    /// It has no context: it holds memory and nothing else, and so no residue.
+    pub without_context: bool,
 }
 
 /// A stream of a process.
@@ -32,42 +51,6 @@ pub struct StreamId(pub u32);
 /// An event, which streams record and wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u32);
-
-/// Why a node or a process cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineError {
-    /// A GPU cannot be sliced so.
-    #[error("GPU {gpu}: {error}")]
-    Slices {
-        /// Which, by its place in [`Node::gpus`].
-        gpu: usize,
-        /// Why.
-        error: LayoutError,
-    },
-    /// A GPU has no slices.
-    #[error("GPU {gpu}: a {part} cannot be sliced")]
-    NoMig {
-        /// Which, by its place in [`Node::gpus`].
-        gpu: usize,
-        /// What it is.
-        part: String,
-    },
-    /// A switch or link names a GPU that the node has not.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    /// There is no such GPU or slice.
-    #[error("there is no GPU or slice {0}")]
-    NoUnit(u32),
-    /// MPS takes no further process.
-    #[error("{clients} processes are there already, and MPS takes no more")]
-    TooManyClients {
-        /// How many there are.
-        clients: u32,
-    },
-    /// There is no memory for the context.
-    #[error("no memory for a context: {0}")]
-    Memory(#[from] MemoryError),
-}
 
 /// A command has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,204 +65,99 @@ pub struct Done {
     pub ended: Time,
 }
 
-/// A GPU or slice.
-#[derive(Debug)]
-struct Unit {
-    compute: Compute,
-    memory: Memory,
-    sms: u32,
-    sm_unit: u32,
-    mps: bool,
-    clients_max: u32,
-    clients: u32,
-    residue: u64,
-    /// By [`Direction`].
-    engines: [Engine; 2],
-    gpu: usize,
-}
-
-impl Unit {
-    const fn engine(&mut self, direction: Direction) -> &mut Engine {
-        &mut self.engines[direction as usize]
-    }
-}
-
-/// Copies in one direction: so many at once, the others as they came.
-#[derive(Debug)]
-struct Engine {
-    free: u32,
-    waiting: VecDeque<(WorkId, ProcessId, u64, Vec<LinkId>)>,
-}
-
-#[derive(Debug)]
-struct Stream {
-    process: ProcessId,
-    waiting: VecDeque<Command>,
-    current: Option<Current>,
-}
-
-#[derive(Debug)]
-struct Command {
-    id: u64,
-    not_before: Time,
-    op: Op,
-    /// Of a record: its number among those of its event. Of a wait: that of the latest before it, for which it waits.
-    record: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Current {
-    id: u64,
-    started: Time,
-    /// For each piece of work of a graph that has not ended: how many before it have not.
-    graph: Option<GraphRun>,
-}
-
-#[derive(Debug)]
-struct GraphRun {
-    graph: Arc<Graph>,
-    open: Vec<usize>,
-    left: usize,
-}
-
-#[derive(Debug, Default)]
-struct Event {
-    /// The number of the record that was submitted last.
-    latest: Option<u64>,
-    /// Those that have not happened.
-    pending: BTreeSet<u64>,
-}
-
-impl Event {
-    fn submit(&mut self) -> u64 {
-        let record = self.latest.map_or(0, |latest| latest + 1);
-        self.latest = Some(record);
-        self.pending.insert(record);
-        record
-    }
-}
-
-/// Where a piece of work belongs: its stream, its place in a graph, and the engine it holds.
-#[derive(Clone, Copy, Debug)]
-struct Owner {
-    stream: StreamId,
-    node: usize,
-    engine: Option<(u32, Direction)>,
+/// A function of the host has its turn; it has ended when [`Machine::release`] says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTurn {
+    /// Which: the command and, in a graph, the node.
+    pub work: WorkId,
+    /// In which stream.
+    pub stream: StreamId,
+    /// Since when.
+    pub at: Time,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Machine {
     now: Time,
+    scale: Scale,
     units: Vec<Unit>,
     fabric: Fabric,
     network: Network,
-    processes: BTreeMap<ProcessId, u32>,
-    streams: BTreeMap<StreamId, Stream>,
-    events: BTreeMap<EventId, Event>,
-    works: BTreeMap<WorkId, Owner>,
-    delays: BTreeMap<(Time, WorkId), ProcessId>,
+    /// The next events of all units, and of the network behind them.
+    agenda: Agenda,
+    processes: IdMap<ProcessId, Process>,
+    streams: Slab<Stream>,
+    stream_places: IdMap<StreamId, u32>,
+    events: Events,
+    heads: Heads,
+    /// Delays that have begun, and functions of the host that have been released, by their end.
+    delays: BinaryHeap<Reverse<(Time, Job)>>,
+    /// Functions of the host that have not been released.
+    hosts: IdMap<WorkId, Job>,
+    host_turns: Vec<HostTurn>,
     ledger: Ledger,
-    /// SMs and links have to be shared out anew.
-    changed: bool,
-    next_id: u64,
+    /// Units whose SMs have to be shared out anew.
+    changed_units: Vec<u32>,
+    /// Links have to be shared out anew.
+    has_network_changed: bool,
+    /// What has ended at this instant; empty in between, and kept for its room, as the others here.
+    ended: Vec<Job>,
+    /// When each piece of work of a graph can begin.
+    begins: Vec<u64>,
+    /// How many pieces of work others in a graph wait for.
+    spare_counts: Vec<Vec<u32>>,
+    next_command: u64,
     next_process: u32,
     next_stream: u32,
     next_event: u32,
 }
 
-impl Engine {
-    const fn new(at_once: u32) -> Self {
-        Self {
-            free: at_once,
-            waiting: VecDeque::new(),
-        }
-    }
-}
-
 impl Machine {
     /// A node at rest, at time zero. Its GPUs and slices have numbers in the order of [`Node::gpus`], the slices of one
-    /// GPU in the order in which they lie.
+    /// GPU in the order in which they lie. Links have numbers in this order: of each GPU to the device and from it, of each
+    /// switch the same, of each NVLink there and back, and of each GPU or slice its own memory.
     ///
     /// # Errors
     /// It cannot be made so.
     pub fn new(node: &Node) -> Result<Self, MachineError> {
+        let mut infos = Vec::new();
+        for (at, gpu) in node.gpus.iter().enumerate() {
+            infos.extend(unit::infos(at, gpu, node.scale)?);
+        }
         let mut network = Network::default();
-        let mut machine = Self {
+        let fabric = Fabric::new(node, &mut network)?;
+        let mut units = Vec::new();
+        for (number, info) in (0..).zip(infos) {
+            let part = &node.gpus[info.gpu].part;
+            units.push(unit::unit(number, info, part, node.scale, &mut network));
+        }
+        Ok(Self {
             now: Time::ZERO,
-            units: Vec::new(),
-            fabric: Fabric::new(node, &mut network)?,
+            scale: node.scale,
+            agenda: Agenda::new(units.len() + 1),
+            units,
+            fabric,
             network,
-            processes: BTreeMap::new(),
-            streams: BTreeMap::new(),
-            events: BTreeMap::new(),
-            works: BTreeMap::new(),
-            delays: BTreeMap::new(),
+            processes: IdMap::default(),
+            streams: Slab::default(),
+            stream_places: IdMap::default(),
+            events: Events::default(),
+            heads: Heads::default(),
+            delays: BinaryHeap::new(),
+            hosts: IdMap::default(),
+            host_turns: Vec::new(),
             ledger: Ledger::default(),
-            changed: false,
-            next_id: 0,
+            changed_units: Vec::new(),
+            has_network_changed: false,
+            ended: Vec::new(),
+            begins: Vec::new(),
+            spare_counts: Vec::new(),
+            next_command: 0,
             next_process: 0,
             next_stream: 0,
             next_event: 0,
-        };
-        for (at, gpu) in node.gpus.iter().enumerate() {
-            machine.add_units(at, gpu)?;
-        }
-        Ok(machine)
-    }
-
-    fn add_units(&mut self, at: usize, gpu: &Gpu) -> Result<(), MachineError> {
-        let part = &gpu.part;
-        if gpu.slices.is_empty() {
-            self.add_unit(at, gpu, part.sms, part.memory_bytes());
-            return Ok(());
-        }
-        let mig = part.mig.as_ref().ok_or_else(|| MachineError::NoMig {
-            gpu: at,
-            part: part.name.clone(),
-        })?;
-        let wrong = |error| MachineError::Slices { gpu: at, error };
-        let profiles = gpu
-            .slices
-            .iter()
-            .map(|name| mig.profile(name))
-            .collect::<Result<Vec<_>, _>>();
-        let layout = mig.place(&profiles.map_err(wrong)?).map_err(wrong)?;
-        for placement in layout {
-            let profile = &mig.profiles[placement.profile];
-            let part_of_whole = part.memory_bytes() / u64::from(mig.memory_slices)
-                * u64::from(profile.memory_slices);
-            let memory = profile
-                .memory_mib
-                .map_or(part_of_whole, |mib| mib * 1024 * 1024);
-            self.add_unit(at, gpu, profile.sms, memory);
-        }
-        Ok(())
-    }
-
-    fn add_unit(&mut self, at: usize, gpu: &Gpu, sms: u32, memory: u64) {
-        let engines = gpu.part.copy_engines_each_way;
-        let number = u32::try_from(self.units.len()).unwrap_or(u32::MAX);
-        let sharing = if gpu.mps {
-            Sharing::SideBySide
-        } else {
-            Sharing::TimeSlices {
-                slice: gpu.part.time_slice(),
-                switch: gpu.part.switch(),
-            }
-        };
-        self.units.push(Unit {
-            compute: Compute::new(number, sms, gpu.part.sms, sharing),
-            memory: Memory::new(number, memory),
-            sms,
-            sm_unit: gpu.part.sm_unit,
-            mps: gpu.mps,
-            clients_max: gpu.part.mps_clients,
-            clients: 0,
-            residue: gpu.part.residue_bytes(),
-            engines: [Engine::new(engines), Engine::new(engines)],
-            gpu: at,
-        });
+        })
     }
 
     /// How many GPUs and slices there are.
@@ -288,10 +166,21 @@ impl Machine {
         self.units.len()
     }
 
+    /// What a GPU or slice is.
+    #[must_use]
+    pub fn unit_info(&self, unit: u32) -> Option<UnitInfo> {
+        self.units.get(unit as usize).map(|unit| unit.info.clone())
+    }
+
     /// The memory of a GPU or slice.
     #[must_use]
     pub fn memory(&self, unit: u32) -> Option<&Memory> {
         self.units.get(unit as usize).map(|unit| &unit.memory)
+    }
+
+    /// How many bytes per second each link lets through, by its number in the ledger; see [`Machine::new`].
+    pub fn links(&self) -> impl Iterator<Item = u64> {
+        self.network.capacities()
     }
 
     /// How far the machine has come.
@@ -300,191 +189,164 @@ impl Machine {
         self.now
     }
 
-    /// Who held what until now, as far as it was not told before. What is still held has a line that ends now, and will
-    /// have another.
+    /// Whether the ledger is kept from now on, as it is unless this says otherwise.
+    pub const fn keep_ledger(&mut self, keep: bool) {
+        self.ledger.keep(keep);
+    }
+
+    /// Who held what, as far as it was not told before. With `flush` up to now: what is still held has a line that ends
+    /// now, and will have another ([`Entry::joined`]). Without it, what is still held has no line yet.
     #[must_use]
-    pub fn take_ledger(&mut self) -> Vec<Entry> {
-        for unit in &mut self.units {
-            unit.compute.write_all(&mut self.ledger);
-            unit.memory.write_all(self.now, &mut self.ledger);
+    pub fn take_ledger(&mut self, flush: bool) -> Vec<Entry> {
+        if flush {
+            // Nothing ends here: all that ends by now has ended.
+            for unit in &mut self.units {
+                unit.compute
+                    .advance(self.now, &mut self.ended, &mut self.ledger);
+                unit.compute.write_all(&mut self.ledger);
+                unit.memory.write_all(self.now, &mut self.ledger);
+            }
+            self.network
+                .advance(self.now, &mut self.ended, &mut self.ledger);
+            self.network.write_all(&mut self.ledger);
         }
-        self.network.write_all(&mut self.ledger);
         self.ledger.take()
     }
 
-    /// A process makes a context on a GPU or slice.
-    ///
-    /// # Errors
-    /// There is no room for it: nothing has changed.
-    pub fn admit(
-        &mut self,
-        unit: u32,
-        settings: &ProcessSettings,
-    ) -> Result<ProcessId, MachineError> {
-        let now = self.now;
-        let process = ProcessId(self.next_process);
-        let there = self
-            .units
-            .get_mut(unit as usize)
-            .ok_or(MachineError::NoUnit(unit))?;
-        if there.mps && there.clients >= there.clients_max {
-            return Err(MachineError::TooManyClients {
-                clients: there.clients,
-            });
-        }
-        there
-            .memory
-            .admit(now, process, there.residue, settings.memory_limit)?;
-        let percentage = settings
-            .active_thread_percentage_hundredths
-            .filter(|_| there.mps);
-        let sms = percentage.map_or(there.sms, |percent| {
-            crate::part::sms_of_percentage(there.sms, there.sm_unit, percent)
-        });
-        there.compute.admit(process, sms);
-        there.clients += 1;
-        self.next_process += 1;
-        self.processes.insert(process, unit);
-        Ok(process)
-    }
-
-    /// A process is gone: what it had submitted is dropped, what it held is free.
-    pub fn dismiss(&mut self, process: ProcessId) {
-        let Some(unit) = self.processes.remove(&process) else {
-            return;
-        };
-        let now = self.now;
-        let (gone, stay): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.streams)
-            .into_iter()
-            .partition(|(_, stream)| stream.process == process);
-        self.streams = stay;
-        // As after an error: who waits for what was dropped goes on.
-        for command in gone.into_values().flat_map(|stream| stream.waiting) {
-            if let Op::Record(event) = command.op {
-                self.happen(event, command.record);
-            }
-        }
-        let streams = &self.streams;
-        let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.works)
-            .into_iter()
-            .partition(|(_, owner)| streams.contains_key(&owner.stream));
-        self.works = kept;
-        self.delays.retain(|_, of| *of != process);
-        self.network.dismiss(process, &mut self.ledger);
-        let there = &mut self.units[unit as usize];
-        there.compute.dismiss(process, &mut self.ledger);
-        there.memory.dismiss(now, process, &mut self.ledger);
-        there.clients -= 1;
-        // Those that were under way hold their engines no more; those that waited held none.
-        let mut waited = BTreeSet::new();
-        for there in &mut self.units {
-            for engine in &mut there.engines {
-                let its = engine.waiting.iter().filter(|(_, of, _, _)| *of == process);
-                waited.extend(its.map(|(work, _, _, _)| *work));
-                engine.waiting.retain(|(_, of, _, _)| *of != process);
-            }
-        }
-        for (work, owner) in dropped {
-            if !waited.contains(&work) {
-                self.free_engine(owner.engine);
-            }
-        }
-        self.changed = true;
-        self.share();
-    }
-
-    /// A process takes device memory.
-    ///
-    /// # Errors
-    /// There is none for it, or no such process.
-    pub fn allocate(&mut self, process: ProcessId, bytes: u64) -> Result<(), MemoryError> {
-        let now = self.now;
-        let unit = self
-            .processes
-            .get(&process)
-            .ok_or(MemoryError::NotHeld { held: 0 })?;
-        self.units[*unit as usize]
-            .memory
-            .allocate(now, process, bytes, &mut self.ledger)
-    }
-
-    /// A process gives device memory back.
-    ///
-    /// # Errors
-    /// It does not hold as much, or there is no such process.
-    pub fn release(&mut self, process: ProcessId, bytes: u64) -> Result<(), MemoryError> {
-        let now = self.now;
-        let unit = self
-            .processes
-            .get(&process)
-            .ok_or(MemoryError::NotHeld { held: 0 })?;
-        self.units[*unit as usize]
-            .memory
-            .release(now, process, bytes, &mut self.ledger)
-    }
-
-    /// A new stream of a process; one of a process that is gone takes commands and runs none.
+    /// A new stream of a process; one of a process that is gone takes no commands.
     pub fn stream(&mut self, process: ProcessId) -> StreamId {
         let id = StreamId(self.next_stream);
         self.next_stream += 1;
-        if self.processes.contains_key(&process) {
-            let stream = Stream {
-                process,
-                waiting: VecDeque::new(),
-                current: None,
-            };
-            self.streams.insert(id, stream);
+        if let Some(of) = self.processes.get_mut(&process) {
+            let stream = Stream::new(id, process, of.unit, of.is_suspended);
+            let place = self.streams.insert(stream);
+            of.streams.push(place);
+            self.stream_places.insert(id, place);
         }
         id
     }
 
-    /// A new event, in which nothing is recorded.
+    /// A stream takes no more commands; what it has still runs. One that there is not is left out.
+    pub fn destroy_stream(&mut self, stream: StreamId) {
+        let Some(place) = self.stream_places.remove(&stream) else {
+            return;
+        };
+        if let Some(stream) = self.streams.get_mut(place) {
+            stream.is_destroyed = true;
+        }
+        self.remove_if_over(place);
+    }
+
+    /// A new event, in which nothing is recorded. It belongs to no process, and is there until it is destroyed.
     pub fn event(&mut self) -> EventId {
         let id = EventId(self.next_event);
         self.next_event += 1;
-        self.events.insert(id, Event::default());
+        self.events.add(id);
         id
+    }
+
+    /// An event can be recorded and waited for no more; what was submitted before goes on as if it still were there. One
+    /// that there is not is left out.
+    pub fn destroy_event(&mut self, event: EventId) {
+        self.events.destroy(event);
     }
 
     /// Puts a command at the end of a stream, to run from `not_before` on. Returns its number. It starts with the next
     /// [`Machine::advance`].
-    pub fn submit(&mut self, stream: StreamId, not_before: Time, op: Op) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        if let Some(stream) = self.streams.get_mut(&stream) {
-            let record = match &op {
-                Op::Record(event) => self.events.get_mut(event).map(Event::submit),
-                Op::Wait(event) => self.events.get(event).and_then(|event| event.latest),
-                _ => None,
-            };
-            stream.waiting.push_back(Command {
-                id,
-                not_before,
-                op,
-                record,
-            });
-        }
-        id
+    ///
+    /// # Errors
+    /// It names a stream, an event or a GPU or slice that there is not, or copies to its own as to another: nothing has
+    /// changed.
+    pub fn submit(
+        &mut self,
+        stream: StreamId,
+        not_before: Time,
+        op: Op,
+    ) -> Result<u64, SubmitError> {
+        let known = self.stream_places.get(&stream);
+        let &place = known.ok_or(SubmitError::NoStream(stream))?;
+        let least = self.least_span(place, &op)?;
+        let id = self.next_command;
+        let record = match &op {
+            Op::Record(event) => {
+                self.events.record(*event, id)?;
+                Some(id)
+            }
+            Op::Wait(event) => self.events.latest(*event)?,
+            _ => None,
+        };
+        self.next_command += 1;
+        let Some(stream) = self.streams.get_mut(place) else {
+            return Err(SubmitError::NoStream(stream));
+        };
+        let from = stream.least_end.max(not_before).max(self.now);
+        stream.least_end = from.after(least);
+        stream.least_waiting = Span(stream.least_waiting.0.saturating_add(least.0));
+        stream.waiting.push_back(Command {
+            id,
+            not_before,
+            op,
+            record,
+            least,
+        });
+        self.queue_head(place);
+        Ok(id)
     }
 
-    /// When something happens next, if nothing more is submitted; `None`: never.
+    /// Functions of the host whose turn has come since this was asked last.
+    #[must_use]
+    pub fn take_host_turns(&mut self) -> Vec<HostTurn> {
+        std::mem::take(&mut self.host_turns)
+    }
+
+    /// A function of the host ends at `at`, or now if that is past. Returns whether there is one that had its turn and
+    /// was not released before.
+    pub fn release(&mut self, work: WorkId, at: Time) -> bool {
+        let Some(job) = self.hosts.remove(&work) else {
+            return false;
+        };
+        let at = at.max(self.now);
+        self.delays.push(Reverse((at, job)));
+        if let Some(stream) = self.streams.get_mut(job.tag) {
+            stream.ends_at(at);
+        }
+        true
+    }
+
+    /// When all that has been submitted to a stream can have ended at the earliest, and not before now: exactly then, if
+    /// nothing competes with it from now on, it waits for no event or host, and no graph of it is under way that was held
+    /// up. Waiting for an event, and a function of the host before it is released, count as no time. `None`: there is no
+    /// such stream.
+    #[must_use]
+    pub fn earliest_end(&self, stream: StreamId) -> Option<Time> {
+        let place = *self.stream_places.get(&stream)?;
+        let stream = self.streams.get(place)?;
+        let current = self.least_end_of_current(stream).max(self.now);
+        Some(current.after(stream.least_waiting).max(stream.least_end))
+    }
+
+    /// How many commands of a stream have not ended; `None`: there is no such stream.
+    #[must_use]
+    pub fn queued(&self, stream: StreamId) -> Option<u64> {
+        let place = *self.stream_places.get(&stream)?;
+        let stream = self.streams.get(place)?;
+        Some(stream.waiting.len() as u64 + u64::from(stream.current.is_some()))
+    }
+
+    /// When something happens next, if nothing more is submitted or released; `None`: never.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
-        let heads = self
-            .streams
-            .values()
-            .filter(|stream| stream.current.is_none());
-        let heads = heads.filter_map(|stream| stream.waiting.front());
-        let heads = heads
-            .filter(|command| self.may_pass(command))
-            .map(|command| command.not_before.max(self.now));
-        let units = self.units.iter().filter_map(|unit| unit.compute.next());
-        let delays = self.delays.keys().next().map(|(at, _)| *at);
-        heads
-            .chain(units)
-            .chain(self.network.next())
-            .chain(delays)
-            .min()
+        if self.heads.is_one_ready() {
+            return Some(self.now);
+        }
+        let delay = self.delays.peek().map(|Reverse((at, _))| *at);
+        let next = self
+            .agenda
+            .first()
+            .min(self.heads.next_later())
+            .min(delay.unwrap_or(Time::NEVER));
+        // What would happen at the end of time does not happen.
+        (next < Time::NEVER).then(|| next.max(self.now))
     }
 
     /// Goes on to `to`; what has ended by then is added to `done`, in the order of its time.
@@ -494,242 +356,134 @@ impl Machine {
             self.settle(next, done);
             self.start_heads(done);
         }
-        self.settle(to, done);
+        self.now = self.now.max(to);
     }
 
     /// Shares SMs and links out anew, once all that starts at this moment has started.
     fn share(&mut self) {
-        if std::mem::take(&mut self.changed) {
-            for unit in &mut self.units {
-                unit.compute.share(&mut self.ledger);
-            }
+        while let Some(number) = self.changed_units.pop() {
+            let unit = &mut self.units[number as usize];
+            unit.is_changed = false;
+            unit.compute
+                .advance(self.now, &mut self.ended, &mut self.ledger);
+            unit.compute.share(&mut self.ledger);
+            let next = unit.compute.next().unwrap_or(Time::NEVER);
+            self.agenda.set(number as usize, next);
+        }
+        if std::mem::take(&mut self.has_network_changed) {
             self.network.share(&mut self.ledger);
+            let next = self.network.next().unwrap_or(Time::NEVER);
+            self.agenda.set(self.units.len(), next);
         }
     }
 
+    fn unit_changes(&mut self, number: u32) {
+        if !std::mem::replace(&mut self.units[number as usize].is_changed, true) {
+            self.changed_units.push(number);
+        }
+    }
+
+    /// Lets end what ends at `at`, at most at [`Machine::next`].
     fn settle(&mut self, at: Time, done: &mut Vec<Done>) {
         self.now = self.now.max(at);
-        let mut ended = Vec::new();
-        for unit in &mut self.units {
-            let compute = &mut unit.compute;
-            self.changed |= compute.advance(self.now, &mut ended, &mut self.ledger);
+        let mut ended = std::mem::take(&mut self.ended);
+        while self.agenda.first() <= self.now && self.agenda.first() < Time::NEVER {
+            let thing = self.agenda.first_of();
+            if let Some(unit) = self.units.get_mut(thing) {
+                unit.compute.advance(self.now, &mut ended, &mut self.ledger);
+                self.unit_changes(u32::try_from(thing).unwrap_or(u32::MAX));
+            } else {
+                self.network.advance(self.now, &mut ended, &mut self.ledger);
+                self.has_network_changed = true;
+            }
+            self.agenda.set(thing, Time::NEVER);
         }
-        self.network.advance(self.now, &mut ended, &mut self.ledger);
-        while let Some((&(end, work), _)) = self.delays.first_key_value() {
+        while let Some(&Reverse((end, job))) = self.delays.peek() {
             if end > self.now {
                 break;
             }
-            self.delays.pop_first();
-            ended.push(work);
+            self.delays.pop();
+            ended.push(job);
         }
-        self.changed |= !ended.is_empty();
-        for work in ended {
-            self.end_work(work, done);
+        ended.sort_unstable_by_key(|job| job.work);
+        for job in ended.drain(..) {
+            self.end_work(job, done);
         }
-    }
-
-    /// Whether nothing but time keeps a command from its turn.
-    fn may_pass(&self, command: &Command) -> bool {
-        match &command.op {
-            Op::Wait(event) => self.events.get(event).is_none_or(|event| {
-                let is_pending = |record| event.pending.contains(&record);
-                !command.record.is_some_and(is_pending)
-            }),
-            _ => true,
-        }
+        self.ended = ended;
     }
 
     /// Starts whatever may start now, until nothing more does: what takes no time may let others start.
     fn start_heads(&mut self, done: &mut Vec<Done>) {
-        loop {
-            let ready = |stream: &Stream| {
-                let head = stream
-                    .waiting
-                    .front()
-                    .filter(|_| stream.current.is_none())?;
-                (head.not_before <= self.now && self.may_pass(head)).then_some(())
-            };
-            let ready: Vec<_> = self
-                .streams
-                .iter()
-                .filter(|(_, stream)| ready(stream).is_some())
-                .map(|(id, _)| *id)
-                .collect();
-            if ready.is_empty() {
-                self.share();
-                return;
-            }
-            for stream in ready {
-                self.start_head(stream, done);
-            }
+        self.heads.go_to(self.now);
+        while let Some(place) = self.heads.pop_ready() {
+            self.start_head(place, done);
         }
+        self.share();
     }
+}
 
-    fn start_head(&mut self, id: StreamId, done: &mut Vec<Done>) {
-        let now = self.now;
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Gpu;
+    use crate::op::Way;
+    use crate::part::Part;
+
+    #[test]
+    fn nothing_is_left_of_what_is_gone() {
+        let gpu = Gpu {
+            part: Part::named("V100").unwrap(),
+            slices: Vec::new(),
         };
-        let Some(command) = stream.waiting.pop_front() else {
-            return;
+        let node = Node {
+            gpus: vec![gpu],
+            ..Node::default()
         };
-        let process = stream.process;
-        let graph = match &command.op {
-            Op::Graph(graph) => Some(GraphRun {
-                graph: Arc::clone(graph),
-                open: graph.nodes.iter().map(|(_, after)| after.len()).collect(),
-                left: graph.nodes.len(),
-            }),
-            _ => None,
-        };
-        stream.current = Some(Current {
-            id: command.id,
-            started: now,
-            graph,
-        });
-        match command.op {
-            Op::Kernel(_) | Op::Copy { .. } | Op::Delay(_) => {
-                self.start_work(id, process, 0, &command.op)
+        let mut machine = Machine::new(&node).unwrap();
+        let stays = machine.admit(0, &ProcessSettings::default()).unwrap();
+        let mut done = Vec::new();
+        for round in 0..30_u64 {
+            let process = machine.admit(0, &ProcessSettings::default()).unwrap();
+            let streams = [stays, process, process].map(|of| machine.stream(of));
+            let event = machine.event();
+            let at = machine.now();
+            let way = Way::HostToDevice;
+            for (stream, op) in [
+                (0, Op::Delay(Span(500 * (round % 3)))),
+                (0, Op::Record(event)),
+                (1, Op::Host),
+                (1, Op::Record(event)),
+                (2, Op::Copy { way, bytes: 1_000 }),
+                (0, Op::Wait(event)),
+                (2, Op::Wait(event)),
+                (2, Op::Delay(Span(1_000_000))),
+            ] {
+                machine.submit(streams[stream], at, op).unwrap();
             }
-            Op::Graph(graph) if graph.nodes.is_empty() => self.end_command(id, done),
-            Op::Graph(graph) => {
-                for (node, (op, after)) in graph.nodes.iter().enumerate() {
-                    if after.is_empty() {
-                        self.start_work(id, process, node, op);
+            machine.destroy_event(event);
+            machine.destroy_stream(streams[0]);
+            machine.destroy_stream(streams[2]);
+            machine.advance(at.after(Span(round * 50)), &mut done);
+            match round % 3 {
+                0 => machine.abort(process),
+                1 => {
+                    for turn in machine.take_host_turns() {
+                        assert!(machine.release(turn.work, turn.at));
                     }
                 }
+                _ => {}
             }
-            Op::Record(event) => {
-                self.happen(event, command.record);
-                self.end_command(id, done);
-            }
-            Op::Wait(_) => self.end_command(id, done),
-        }
-    }
-
-    fn start_work(&mut self, stream: StreamId, process: ProcessId, node: usize, op: &Op) {
-        let Some(&unit) = self.processes.get(&process) else {
-            return;
-        };
-        let current = self
-            .streams
-            .get(&stream)
-            .and_then(|stream| stream.current.as_ref());
-        let Some(command) = current.map(|current| current.id) else {
-            return;
-        };
-        let work = WorkId {
-            command,
-            node: u32::try_from(node).unwrap_or(u32::MAX),
-        };
-        self.changed = true;
-        let engine = match op {
-            Op::Copy { way, .. } => Some((unit, way.direction())),
-            _ => None,
-        };
-        self.works.insert(
-            work,
-            Owner {
-                stream,
-                node,
-                engine,
-            },
-        );
-        match op {
-            Op::Kernel(kernel) => {
-                self.units[unit as usize]
-                    .compute
-                    .start(work, process, kernel);
-            }
-            Op::Copy { way, bytes } => {
-                let gpu_of = |unit: u32| self.units.get(unit as usize).map(|unit| unit.gpu);
-                let gpu = self.units[unit as usize].gpu;
-                let links = self.fabric.links(gpu, *way, gpu_of);
-                let engine = self.units[unit as usize].engine(way.direction());
-                if engine.free == 0 {
-                    engine.waiting.push_back((work, process, *bytes, links));
-                } else {
-                    engine.free -= 1;
-                    self.network.start(work, process, *bytes, &links);
-                }
-            }
-            Op::Delay(span) => {
-                self.delays.insert((self.now.after(*span), work), process);
-            }
-            // No part of a graph.
-            Op::Graph(_) | Op::Record(_) | Op::Wait(_) => {}
-        }
-    }
-
-    fn free_engine(&mut self, engine: Option<(u32, Direction)>) {
-        let Some((unit, direction)) = engine else {
-            return;
-        };
-        let engine = self.units[unit as usize].engine(direction);
-        match engine.waiting.pop_front() {
-            Some((work, process, bytes, way)) => {
-                self.network.start(work, process, bytes, &way);
-            }
-            None => engine.free += 1,
-        }
-    }
-
-    fn end_work(&mut self, work: WorkId, done: &mut Vec<Done>) {
-        let Some(owner) = self.works.remove(&work) else {
-            return;
-        };
-        self.free_engine(owner.engine);
-        let Some(stream) = self.streams.get_mut(&owner.stream) else {
-            return;
-        };
-        let process = stream.process;
-        let Some(run) = stream
-            .current
-            .as_mut()
-            .and_then(|current| current.graph.as_mut())
-        else {
-            self.end_command(owner.stream, done);
-            return;
-        };
-        run.left -= 1;
-        let mut ready = Vec::new();
-        for (node, (_, after)) in run.graph.nodes.iter().enumerate() {
-            let times = after.iter().filter(|&&before| before == owner.node).count();
-            if times > 0 {
-                run.open[node] -= times;
-                if run.open[node] == 0 {
-                    ready.push(node);
-                }
-            }
-        }
-        let (graph, is_over) = (Arc::clone(&run.graph), run.left == 0);
-        for node in ready {
-            self.start_work(owner.stream, process, node, &graph.nodes[node].0);
-        }
-        if is_over {
-            self.end_command(owner.stream, done);
-        }
-    }
-
-    /// What was recorded has happened, or never will: nobody waits for it any more.
-    fn happen(&mut self, event: EventId, record: Option<u64>) {
-        if let (Some(event), Some(record)) = (self.events.get_mut(&event), record) {
-            event.pending.remove(&record);
-        }
-    }
-
-    fn end_command(&mut self, id: StreamId, done: &mut Vec<Done>) {
-        let now = self.now;
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return;
-        };
-        if let Some(current) = stream.current.take() {
-            done.push(Done {
-                command: current.id,
-                stream: id,
-                started: current.started,
-                ended: now,
-            });
+            machine.advance(machine.now().after(Span(round * 50)), &mut done);
+            machine.dismiss(process);
+            machine.advance(machine.now().after(Span(2_000)), &mut done);
+            assert_eq!(machine.next(), None);
+            assert_eq!(machine.events.count(), (0, 0));
+            assert!(machine.stream_places.is_empty());
+            assert!((0..9).all(|place| machine.streams.get(place).is_none()));
+            assert_eq!(machine.processes.len(), 1);
+            assert!(machine.hosts.is_empty() && machine.host_turns.is_empty());
+            assert!(machine.delays.is_empty());
+            assert_eq!(machine.units[0].compute.running(), 0);
         }
     }
 }

@@ -76,7 +76,10 @@ impl Mig {
                 format!("{}: allowed: 1 to 32", self.memory_slices),
             ));
         }
-        for profile in &self.profiles {
+        for (at, profile) in self.profiles.iter().enumerate() {
+            let is_new =
+                |start: &u32| profile.starts.iter().filter(|own| *own == start).count() == 1;
+            let has_name = |other: &Profile| other.name == profile.name;
             let key = |name: &str| format!("mig.profile {}: {name}", profile.name);
             let ends_within = |start: &u32| {
                 start
@@ -84,6 +87,11 @@ impl Mig {
                     .is_some_and(|end| end <= self.memory_slices)
             };
             for (name, is_good, why) in [
+                (
+                    "name",
+                    !self.profiles[..at].iter().any(has_name),
+                    "allowed: one that no other profile has".to_owned(),
+                ),
                 (
                     "sms",
                     (1..=sms).contains(&profile.sms),
@@ -114,8 +122,11 @@ impl Mig {
                 ),
                 (
                     "starts",
-                    !profile.starts.is_empty() && profile.starts.iter().all(ends_within),
-                    "allowed: at least one, each with the whole slice on the GPU".to_owned(),
+                    !profile.starts.is_empty()
+                        && profile.starts.iter().all(ends_within)
+                        && profile.starts.iter().all(is_new),
+                    "allowed: at least one, each once and with the whole slice on the GPU"
+                        .to_owned(),
                 ),
             ] {
                 if !is_good {
@@ -188,7 +199,7 @@ impl Mig {
             std::cmp::Reverse((self.profiles[profile].memory_slices, profile))
         });
         let mut layout = Vec::new();
-        if self.place_rest(&order, &mut layout) {
+        if self.may_fit(profiles) && self.place_rest(&order, 0, &mut layout) {
             layout.sort_unstable();
             Ok(layout)
         } else {
@@ -198,21 +209,52 @@ impl Mig {
         }
     }
 
-    fn place_rest(&self, order: &[usize], layout: &mut Layout) -> bool {
+    /// There is as much of everything as these slices need, wherever they lie.
+    fn may_fit(&self, profiles: &[usize]) -> bool {
+        let sum = |of: fn(&Profile) -> u32| -> u64 {
+            let each = profiles.iter().map(|&at| u64::from(of(&self.profiles[at])));
+            each.sum()
+        };
+        sum(|profile| profile.compute_slices) <= u64::from(self.compute_slices)
+            && sum(|profile| profile.memory_slices) <= u64::from(self.memory_slices)
+    }
+
+    /// Places what is left of `order`, in which slices of one kind follow one another. Those are alike, so each lies behind
+    /// the one before it: at `from` or a later one of its kind's places.
+    fn place_rest(&self, order: &[usize], from: usize, layout: &mut Layout) -> bool {
         let Some((&profile, rest)) = order.split_first() else {
             return true;
         };
-        for &start in &self.profiles[profile].starts {
-            let next = Placement { start, profile };
-            if self.fits(layout, next) {
-                layout.push(next);
-                if self.place_rest(rest, layout) {
-                    return true;
-                }
-                layout.pop();
+        let mut of_kinds = order.chunk_by(|one, other| one == other);
+        let alike = of_kinds.next().map_or(0, <[usize]>::len);
+        let places: Vec<_> = self.places(profile, from, layout).collect();
+        // Each kind by itself has places enough, or nothing has to be tried.
+        let has_places = |kind: &[usize]| self.places(kind[0], 0, layout).count() >= kind.len();
+        if places.len() < alike || !of_kinds.all(has_places) {
+            return false;
+        }
+        for (at, next) in places {
+            layout.push(next);
+            let from = if alike > 1 { at + 1 } else { 0 };
+            if self.place_rest(rest, from, layout) {
+                return true;
             }
+            layout.pop();
         }
         false
+    }
+
+    /// The places of a kind, from the `from`-th on, at which one may be added.
+    fn places(
+        &self,
+        profile: usize,
+        from: usize,
+        layout: &[Placement],
+    ) -> impl Iterator<Item = (usize, Placement)> {
+        let starts = self.profiles[profile].starts.iter().enumerate().skip(from);
+        starts
+            .map(move |(at, &start)| (at, Placement { start, profile }))
+            .filter(|&(_, next)| self.fits(layout, next))
     }
 
     fn placements<'a>(&'a self, profiles: &'a [usize]) -> impl Iterator<Item = Placement> + 'a {
@@ -300,6 +342,49 @@ mod tests {
             assert!(
                 !mig.placements(&all).any(|next| mig.fits(&layout, next)),
                 "{layout:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_placed_is_known_at_once() {
+        let mut mig = a100();
+        // Two slices that shut each other out, behind many that are alike and fit in very many ways.
+        mig.memory_slices = 32;
+        mig.compute_slices = 32;
+        let slice = |name: &str, memory_slices, starts: Vec<u32>| Profile {
+            name: name.to_owned(),
+            id: 0,
+            compute_slices: 1,
+            memory_slices,
+            sms: 14,
+            memory_mib: None,
+            starts,
+        };
+        mig.profiles = vec![
+            slice("small", 1, (0..32).collect()),
+            slice("large", 2, vec![0, 1]),
+        ];
+        let mut asked = vec![0; 24];
+        asked.extend([1, 1]);
+        assert!(mig.place(&asked).is_err());
+        asked.pop();
+        assert_eq!(mig.place(&asked).unwrap().len(), 25);
+        // As many as there is room for, but not as many places.
+        mig.profiles[0].starts = (1..20).collect();
+        assert!(mig.place(&[0; 20]).is_err());
+        // Two kinds want the same place, whatever the others of some thousand ways do.
+        mig.profiles = vec![
+            slice("one", 1, vec![31]),
+            slice("other", 1, vec![31]),
+            slice("large", 2, (0..16).map(|at| 2 * at).collect()),
+        ];
+        assert!(mig.place(&[2, 2, 2, 2, 2, 2, 2, 2, 0, 1]).is_err());
+        assert!(mig.place(&[2, 2, 2, 2, 2, 2, 2, 2, 1]).is_ok());
+        for names in [&["1g.20gb"; 5][..], &["2g.20gb"; 4], &["1g.10gb"; 8]] {
+            assert!(
+                a100().place(&profiles(&a100(), names)).is_err(),
+                "{names:?}"
             );
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::network::{LinkId, Network};
-use crate::op::Way;
+use crate::Span;
+use crate::network::{LinkId, Network, Route};
 use crate::part::Part;
 
 /// What a node is made of.
@@ -15,6 +15,56 @@ pub struct Node {
     pub switches: Vec<Switch>,
     /// Links between two GPUs besides.
     pub nvlinks: Vec<NvLink>,
+    /// How much slower and smaller than life it is.
+    pub scale: Scale,
+}
+
+/// How much slower and smaller than life a node is, for runs beside programs that keep the real clock on machines with
+/// little memory. A transfer's bytes are given as they are on the node, made smaller already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// By how much kernels, delays, time slices, their switches and copies take longer: 1 to 8.
+    pub time: u32,
+    /// By how much memories, contexts' residues and all bytes per second are smaller: 1 to 512.
+    pub bytes: u32,
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self { time: 1, bytes: 1 }
+    }
+}
+
+impl Scale {
+    const TIME_MAX: u32 = 8;
+    const BYTES_MAX: u32 = 512;
+
+    fn check(self) -> Result<(), NodeError> {
+        for (name, value, max) in [
+            ("time", self.time, Self::TIME_MAX),
+            ("bytes", self.bytes, Self::BYTES_MAX),
+        ] {
+            if !(1..=max).contains(&value) {
+                return Err(NodeError::Scale { name, value, max });
+            }
+        }
+        Ok(())
+    }
+
+    /// A span on this node.
+    pub(crate) fn span(self, span: Span) -> Span {
+        Span(span.0.saturating_mul(self.time.into()))
+    }
+
+    /// A size on this node.
+    pub(crate) fn size(self, bytes: u64) -> u64 {
+        bytes / u64::from(self.bytes)
+    }
+
+    /// A link's bytes per second on this node.
+    pub(crate) fn rate(self, bytes_per_second: u64) -> u64 {
+        (bytes_per_second / (u64::from(self.time) * u64::from(self.bytes))).max(1)
+    }
 }
 
 /// A GPU of a node.
@@ -24,14 +74,12 @@ pub struct Gpu {
     pub part: Part,
     /// Its slices, by the names of their profiles; empty: it is whole.
     pub slices: Vec<String>,
-    /// An MPS daemon runs for it, or for each slice.
-    pub mps: bool,
 }
 
 /// GPUs that share a way to the host.
 #[derive(Clone, Debug)]
 pub struct Switch {
-    /// Which, by their places in [`Node::gpus`].
+    /// Which, by their places in [`Node::gpus`]; each GPU is behind one switch at most.
     pub gpus: Vec<usize>,
     /// Bytes per second to the host, each direction by itself.
     pub uplink_bytes_per_second: u64,
@@ -40,7 +88,7 @@ pub struct Switch {
 /// A link between two GPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct NvLink {
-    /// Which two.
+    /// Which two; two GPUs have one link at most.
     pub gpus: [usize; 2],
     /// Bytes per second, each direction by itself.
     pub bytes_per_second: u64,
@@ -59,6 +107,57 @@ pub enum NodeError {
         /// How many there are.
         gpus: usize,
     },
+    /// A GPU is behind two switches, or twice behind one.
+    #[error("switch: GPU {gpu} is behind one already")]
+    SecondSwitch {
+        /// Which GPU.
+        gpu: usize,
+    },
+    /// Two GPUs have two links, whichever is named first.
+    #[error("nvlink: GPUs {one} and {other} have one already; state the bandwidth of all together")]
+    SecondLink {
+        /// The one named first.
+        one: usize,
+        /// The one named second.
+        other: usize,
+    },
+    /// A link leads from a GPU to itself.
+    #[error("nvlink: from GPU {gpu} to itself")]
+    LinkToItself {
+        /// Which GPU.
+        gpu: usize,
+    },
+    /// A switch or link has no bandwidth, or more than there is.
+    #[error("{link}: {bytes_per_second} bytes per second: allowed: 1 to {RATE_MAX}")]
+    Rate {
+        /// What has it.
+        link: &'static str,
+        /// What it has.
+        bytes_per_second: u64,
+    },
+    /// The scale is out of range.
+    #[error("scale: {name} = {value}: allowed: 1 to {max}")]
+    Scale {
+        /// Which of the two.
+        name: &'static str,
+        /// What it is.
+        value: u32,
+        /// What it may be.
+        max: u32,
+    },
+}
+
+/// Bytes per second of a link at most.
+const RATE_MAX: u64 = 1 << 50;
+
+fn checked(link: &'static str, bytes_per_second: u64) -> Result<u64, NodeError> {
+    if (1..=RATE_MAX).contains(&bytes_per_second) {
+        return Ok(bytes_per_second);
+    }
+    Err(NodeError::Rate {
+        link,
+        bytes_per_second,
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,10 +175,12 @@ struct Lanes {
 
 impl Lanes {
     /// All that lie between the device and the host.
-    fn to_host(self, direction: Direction) -> Vec<LinkId> {
+    fn to_host(self, direction: Direction) -> Route {
         let at = direction as usize;
-        let switch = self.switch.map(|(_, links)| links[at]);
-        [self.own[at]].into_iter().chain(switch).collect()
+        match self.switch {
+            None => Route::new([self.own[at]]),
+            Some((_, switch)) => Route::new([self.own[at], switch[at]]),
+        }
     }
 }
 
@@ -96,71 +197,144 @@ impl Fabric {
     /// there and back, in this order.
     ///
     /// # Errors
-    /// A switch or link names a GPU that the node has not.
+    /// The node cannot be so.
     pub(crate) fn new(node: &Node, network: &mut Network) -> Result<Self, NodeError> {
-        let gpus = node.gpus.len();
+        let (gpus, scale) = (node.gpus.len(), node.scale);
+        scale.check()?;
         let mut lanes: Vec<_> = node
             .gpus
             .iter()
             .map(|gpu| {
-                let bytes_per_second = gpu.part.host_link_bytes_per_second;
+                let rate = scale.rate(gpu.part.host_link_bytes_per_second);
                 Lanes {
-                    own: [network.add(bytes_per_second), network.add(bytes_per_second)],
+                    own: [network.add(rate), network.add(rate)],
                     switch: None,
                 }
             })
             .collect();
         for (at, switch) in node.switches.iter().enumerate() {
-            let uplink = switch.uplink_bytes_per_second;
-            let links = [network.add(uplink), network.add(uplink)];
+            let link = "switch";
+            let rate = scale.rate(checked(link, switch.uplink_bytes_per_second)?);
+            let links = [network.add(rate), network.add(rate)];
             for &gpu in &switch.gpus {
-                let link = "switch";
                 let lanes = lanes
                     .get_mut(gpu)
                     .ok_or(NodeError::NoGpu { link, gpu, gpus })?;
-                lanes.switch = Some((at, links));
+                if lanes.switch.replace((at, links)).is_some() {
+                    return Err(NodeError::SecondSwitch { gpu });
+                }
             }
         }
         let mut nvlinks = BTreeMap::new();
         for nvlink in &node.nvlinks {
             let [one, other] = nvlink.gpus;
+            let link = "nvlink";
             if let Some(&gpu) = nvlink.gpus.iter().find(|&&gpu| gpu >= gpus) {
-                let link = "nvlink";
                 return Err(NodeError::NoGpu { link, gpu, gpus });
             }
+            if one == other {
+                return Err(NodeError::LinkToItself { gpu: one });
+            }
+            let rate = scale.rate(checked(link, nvlink.bytes_per_second)?);
             for way in [(one, other), (other, one)] {
-                nvlinks.insert(way, network.add(nvlink.bytes_per_second));
+                if nvlinks.insert(way, network.add(rate)).is_some() {
+                    return Err(NodeError::SecondLink { one, other });
+                }
             }
         }
         Ok(Self { lanes, nvlinks })
     }
 
-    /// The links that a copy from or to this GPU crosses; `gpu_of` tells on which GPU a slice lies.
-    pub(crate) fn links(
-        &self,
-        gpu: usize,
-        way: Way,
-        gpu_of: impl Fn(u32) -> Option<usize>,
-    ) -> Vec<LinkId> {
-        let lanes = self.lanes[gpu];
-        let Way::Peer(other) = way else {
-            return lanes.to_host(way.direction());
-        };
-        let to = gpu_of(other).unwrap_or(gpu);
+    /// The links that a copy from a GPU to the host, or from the host to it, crosses.
+    pub(crate) fn to_host(&self, gpu: usize, direction: Direction) -> Route {
+        self.lanes[gpu].to_host(direction)
+    }
+
+    /// The links that a copy from one GPU to another crosses, or between two slices of one.
+    pub(crate) fn to_peer(&self, gpu: usize, to: usize) -> Route {
         if let Some(link) = self.nvlinks.get(&(gpu, to)) {
-            return vec![*link];
+            return Route::new([*link]);
         }
-        let others = self.lanes[to];
-        let switch_of = |lanes: Lanes| lanes.switch.map(|(at, _)| at);
-        if switch_of(lanes).is_some() && switch_of(lanes) == switch_of(others) {
+        let (lanes, others) = (self.lanes[gpu], self.lanes[to]);
+        let out = lanes.own[Direction::FromDevice as usize];
+        let into = others.own[Direction::ToDevice as usize];
+        match (lanes.switch, others.switch) {
             // Within the switch, past its way to the host.
-            return vec![
-                lanes.own[Direction::FromDevice as usize],
-                others.own[Direction::ToDevice as usize],
-            ];
+            (Some((one, _)), Some((other, _))) if one == other => Route::new([out, into]),
+            (Some((_, up)), Some((_, down))) => Route::new([
+                out,
+                up[Direction::FromDevice as usize],
+                into,
+                down[Direction::ToDevice as usize],
+            ]),
+            (Some((_, up)), None) => Route::new([out, up[Direction::FromDevice as usize], into]),
+            (None, Some((_, down))) => Route::new([out, into, down[Direction::ToDevice as usize]]),
+            (None, None) => Route::new([out, into]),
         }
-        let mut links = lanes.to_host(Direction::FromDevice);
-        links.extend(others.to_host(Direction::ToDevice));
-        links
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Node {
+        let gpu = Gpu {
+            part: Part::named("V100").unwrap(),
+            slices: Vec::new(),
+        };
+        Node {
+            gpus: vec![gpu.clone(), gpu],
+            ..Node::default()
+        }
+    }
+
+    fn error(change: impl FnOnce(&mut Node)) -> String {
+        let mut node = two();
+        change(&mut node);
+        Fabric::new(&node, &mut Network::default())
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let switch = |gpus: &[usize]| Switch {
+            gpus: gpus.to_vec(),
+            uplink_bytes_per_second: 1,
+        };
+        let nvlink = |gpus| NvLink {
+            gpus,
+            bytes_per_second: 1,
+        };
+        assert_eq!(
+            error(|node| node.switches = vec![switch(&[0]), switch(&[1, 0])]),
+            "switch: GPU 0 is behind one already"
+        );
+        assert_eq!(
+            error(|node| node.switches = vec![switch(&[0, 2])]),
+            "switch: there is no GPU 2: the node has 2, counted from 0"
+        );
+        assert_eq!(
+            error(|node| node.nvlinks = vec![nvlink([0, 1]), nvlink([1, 0])]),
+            "nvlink: GPUs 1 and 0 have one already; state the bandwidth of all together"
+        );
+        assert_eq!(
+            error(|node| node.nvlinks = vec![nvlink([1, 1])]),
+            "nvlink: from GPU 1 to itself"
+        );
+        let none = NvLink {
+            gpus: [0, 1],
+            bytes_per_second: 0,
+        };
+        assert!(error(|node| node.nvlinks = vec![none]).starts_with("nvlink: 0 bytes per second"));
+        assert_eq!(
+            error(|node| node.scale.time = 9),
+            "scale: time = 9: allowed: 1 to 8"
+        );
+        assert_eq!(
+            error(|node| node.scale.bytes = 0),
+            "scale: bytes = 0: allowed: 1 to 512"
+        );
     }
 }

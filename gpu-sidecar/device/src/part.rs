@@ -41,7 +41,8 @@ pub enum PartError {
     },
 }
 
-/// One kind of GPU.
+/// One kind of GPU. What is read with [`Part::parse`] or [`Part::named`] has its figures in range, and a machine looks at them
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Part {
@@ -53,13 +54,16 @@ pub struct Part {
     pub sms: u32,
     /// Device memory, in MiB.
     pub memory_mib: u64,
+    /// What its own memory reads or writes. A slice has its memory slices' part of it.
+    pub memory_bytes_per_second: u64,
     /// SMs that are given out together: active-thread percentages are rounded up to a multiple.
     pub sm_unit: u32,
     /// To and from the host, each direction by itself.
     pub host_link_bytes_per_second: u64,
     /// Copies that run at once in one direction.
     pub copy_engines_each_way: u32,
-    /// Processes that MPS takes at once.
+    /// Clients that MPS takes at once. A slice takes its compute slices' part of them, as modelled: the vendor says only
+    /// that it shrinks.
     pub mps_clients: u32,
     /// What a context keeps on the device without any allocation, in MiB.
     pub residue_mib: u64,
@@ -105,7 +109,11 @@ impl Part {
         })
     }
 
-    fn check(&self) -> Result<(), PartError> {
+    /// Looks whether all figures are in range.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self) -> Result<(), PartError> {
         let wrong = |key: &str, why: String| PartError::Figure {
             part: self.name.clone(),
             key: key.to_owned(),
@@ -122,6 +130,11 @@ impl Part {
             (
                 "host-link-bytes-per-second",
                 self.host_link_bytes_per_second,
+                1 << 50,
+            ),
+            (
+                "memory-bytes-per-second",
+                self.memory_bytes_per_second,
                 1 << 50,
             ),
             (

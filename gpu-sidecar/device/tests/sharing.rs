@@ -1,15 +1,29 @@
 //! Who runs on the SMs, worked out by hand.
 
-use device::compute::{Compute, Kernel, Sharing};
+use device::compute::{Compute, Kernel, MpsServer, Turns};
 use device::law::Law;
-use device::ledger::{Entry, Held, Ledger, ProcessId, WorkId};
+use device::ledger::{Entry, Held, Job, Ledger, ProcessId, WorkId};
 use device::{Span, Time};
 
 const ONE: ProcessId = ProcessId(1);
 const TWO: ProcessId = ProcessId(2);
 
+const SERVER: Option<MpsServer> = Some(MpsServer(0));
+const TURNS: Turns = Turns {
+    slice: Span::from_millis(2),
+    switch: Span(200_000),
+};
+
 const fn work(command: u64) -> WorkId {
     WorkId { command, node: 0 }
+}
+
+const fn job(command: u64, process: ProcessId) -> Job {
+    Job {
+        work: work(command),
+        process,
+        tag: 0,
+    }
 }
 
 fn kernel(duration: Span, sms: u32, law: Law) -> Kernel {
@@ -29,20 +43,16 @@ fn run(compute: &mut Compute, ledger: &mut Ledger) -> Vec<(WorkId, Time)> {
         let mut ended = Vec::new();
         compute.advance(next, &mut ended, ledger);
         compute.share(ledger);
-        ends.extend(ended.into_iter().map(|work| (work, next)));
+        ends.extend(ended.into_iter().map(|job: Job| (job.work, next)));
     }
     ends.sort_unstable();
     ends
 }
 
 fn time_slices() -> Compute {
-    let sharing = Sharing::TimeSlices {
-        slice: Span::from_millis(2),
-        switch: Span(200_000),
-    };
-    let mut compute = Compute::new(0, 80, 80, sharing);
-    compute.admit(ONE, 80);
-    compute.admit(TWO, 80);
+    let mut compute = Compute::new(0, 80, 80, TURNS);
+    compute.admit(ONE, 80, None);
+    compute.admit(TWO, 80, None);
     compute
 }
 
@@ -50,8 +60,8 @@ fn time_slices() -> Compute {
 fn two_processes_take_turns_and_pay_for_each_change() {
     let (mut compute, mut ledger) = (time_slices(), Ledger::default());
     let five = kernel(Span::from_millis(5), 80, Law::Linear);
-    compute.start(work(1), ONE, &five);
-    compute.start(work(2), TWO, &five);
+    compute.start(job(1, ONE), &five);
+    compute.start(job(2, TWO), &five);
     // One: 0 – 2, 4.4 – 6.4, 8.8 – 9.8. Two: 2.2 – 4.2, 6.6 – 8.6, 10 – 11 ms.
     let ends = run(&mut compute, &mut ledger);
     assert_eq!(
@@ -86,10 +96,10 @@ fn two_processes_take_turns_and_pay_for_each_change() {
 fn who_is_alone_has_no_turns() {
     let (mut compute, mut ledger) = (time_slices(), Ledger::default());
     let five = kernel(Span::from_millis(5), 80, Law::Linear);
-    compute.start(work(1), ONE, &five);
+    compute.start(job(1, ONE), &five);
     assert_eq!(run(&mut compute, &mut ledger), [(work(1), Time(5_000_000))]);
     // Nor does it pay when it comes back.
-    compute.start(work(2), ONE, &five);
+    compute.start(job(2, ONE), &five);
     assert_eq!(
         run(&mut compute, &mut ledger),
         [(work(2), Time(10_000_000))]
@@ -102,10 +112,10 @@ fn who_comes_late_waits_for_what_is_left_of_the_turn() {
     let (mut compute, mut ledger) = (time_slices(), Ledger::default());
     let five = kernel(Span::from_millis(5), 80, Law::Linear);
     let short = kernel(Span::from_millis(1), 80, Law::Linear);
-    compute.start(work(1), ONE, &five);
+    compute.start(job(1, ONE), &five);
     compute.share(&mut ledger);
     compute.advance(Time(1_500_000), &mut Vec::new(), &mut ledger);
-    compute.start(work(2), TWO, &short);
+    compute.start(job(2, TWO), &short);
     let ends = run(&mut compute, &mut ledger);
     assert_eq!(
         ends,
@@ -115,15 +125,12 @@ fn who_comes_late_waits_for_what_is_left_of_the_turn() {
 
 #[test]
 fn side_by_side_shares_that_exceed_the_device_slow_all_down_in_proportion() {
-    let (mut compute, mut ledger) = (
-        Compute::new(0, 80, 80, Sharing::SideBySide),
-        Ledger::default(),
-    );
-    compute.admit(ONE, 48);
-    compute.admit(TWO, 48);
+    let (mut compute, mut ledger) = (Compute::new(0, 80, 80, TURNS), Ledger::default());
+    compute.admit(ONE, 48, SERVER);
+    compute.admit(TWO, 48, SERVER);
     let ten = kernel(Span::from_millis(10), 80, Law::Linear);
-    compute.start(work(1), ONE, &ten);
-    compute.start(work(2), TWO, &ten);
+    compute.start(job(1, ONE), &ten);
+    compute.start(job(2, TWO), &ten);
     // Each has 60 % and, 120 % being asked for, gets half: 10 ms / 0.5.
     let ends = run(&mut compute, &mut ledger);
     for (_, end) in ends {
@@ -138,14 +145,11 @@ fn side_by_side_shares_that_exceed_the_device_slow_all_down_in_proportion() {
 
 #[test]
 fn a_limit_holds_for_all_streams_of_a_process_together() {
-    let (mut compute, mut ledger) = (
-        Compute::new(0, 80, 80, Sharing::SideBySide),
-        Ledger::default(),
-    );
-    compute.admit(ONE, 20);
+    let (mut compute, mut ledger) = (Compute::new(0, 80, 80, TURNS), Ledger::default());
+    compute.admit(ONE, 20, SERVER);
     let kernel = kernel(Span::from_millis(3), 20, Law::Linear);
     for n in 0..4 {
-        compute.start(work(n), ONE, &kernel);
+        compute.start(job(n, ONE), &kernel);
     }
     for (_, end) in run(&mut compute, &mut ledger) {
         assert!(end.0.abs_diff(12_000_000) <= 1, "{end:?}");
@@ -154,15 +158,12 @@ fn a_limit_holds_for_all_streams_of_a_process_together() {
 
 #[test]
 fn who_is_gone_leaves_its_sms_to_the_others() {
-    let (mut compute, mut ledger) = (
-        Compute::new(0, 80, 80, Sharing::SideBySide),
-        Ledger::default(),
-    );
-    compute.admit(ONE, 80);
-    compute.admit(TWO, 80);
+    let (mut compute, mut ledger) = (Compute::new(0, 80, 80, TURNS), Ledger::default());
+    compute.admit(ONE, 80, SERVER);
+    compute.admit(TWO, 80, SERVER);
     let ten = kernel(Span::from_millis(10), 80, Law::Linear);
-    compute.start(work(1), ONE, &ten);
-    compute.start(work(2), TWO, &ten);
+    compute.start(job(1, ONE), &ten);
+    compute.start(job(2, TWO), &ten);
     compute.share(&mut ledger);
     compute.advance(Time(4_000_000), &mut Vec::new(), &mut ledger);
     compute.dismiss(TWO, &mut ledger);
@@ -218,10 +219,7 @@ const PODS: [(&str, f64, Law, u32, u32, f64); 3] = [
 #[test]
 fn saturated_pods_reach_the_printed_throughput() {
     for (name, rate, law, interference_millionths, pods, printed) in PODS {
-        let (mut compute, mut ledger) = (
-            Compute::new(0, 100, 100, Sharing::SideBySide),
-            Ledger::default(),
-        );
+        let (mut compute, mut ledger) = (Compute::new(0, 100, 100, TURNS), Ledger::default());
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -233,8 +231,8 @@ fn saturated_pods_reach_the_printed_throughput() {
             ..kernel(duration, 100, law)
         };
         for pod in 0..pods {
-            compute.admit(ProcessId(pod), 12);
-            compute.start(work(pod.into()), ProcessId(pod), &request);
+            compute.admit(ProcessId(pod), 12, SERVER);
+            compute.start(job(pod.into(), ProcessId(pod)), &request);
         }
         let (_, end) = run(&mut compute, &mut ledger).pop().unwrap();
         let together = f64::from(pods) / end.since(Time::ZERO).as_secs_f64();

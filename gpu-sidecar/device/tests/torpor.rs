@@ -41,7 +41,6 @@ fn node() -> Node {
     let gpu = || Gpu {
         part: v100.clone(),
         slices: Vec::new(),
-        mps: false,
     };
     let uplink_bytes_per_second = 2 * PCIE * 100 / CONTENTION_HUNDREDTHS;
     Node {
@@ -56,6 +55,7 @@ fn node() -> Node {
             gpus: [0, 2],
             bytes_per_second: NVLINK,
         }],
+        ..Node::default()
     }
 }
 
@@ -76,7 +76,8 @@ fn request(
         let source = machine.admit(from, &ProcessSettings::default()).unwrap();
         let sends = machine.stream(source);
         let sent = machine.event();
-        machine.submit(
+        submit(
+            machine,
             sends,
             now,
             Op::Copy {
@@ -84,24 +85,28 @@ fn request(
                 bytes,
             },
         );
-        machine.submit(sends, now, Op::Record(sent));
-        machine.submit(copies, now, Op::Wait(sent));
+        submit(machine, sends, now, Op::Record(sent));
+        submit(machine, copies, now, Op::Wait(sent));
     } else {
         let way = Way::HostToDevice;
-        machine.submit(copies, now, Op::Copy { way, bytes });
+        submit(machine, copies, now, Op::Copy { way, bytes });
     }
     let copied = machine.event();
-    machine.submit(copies, now, Op::Record(copied));
+    submit(machine, copies, now, Op::Record(copied));
     let kernel = Kernel {
         duration: compute,
         sms: 80,
         law: Law::Linear,
         interference_millionths: 0,
     };
-    machine.submit(computes, now, Op::Kernel(kernel));
-    machine.submit(computes, now, Op::Wait(copied));
-    machine.submit(computes, now, Op::Delay(A));
+    submit(machine, computes, now, Op::Kernel(kernel));
+    submit(machine, computes, now, Op::Wait(copied));
+    submit(machine, computes, now, Op::Delay(A));
     computes
+}
+
+fn submit(machine: &mut Machine, stream: StreamId, not_before: Time, op: Op) {
+    machine.submit(stream, not_before, op).unwrap();
 }
 
 fn run(machine: &mut Machine) -> Vec<Done> {
@@ -134,7 +139,7 @@ fn table_4_alone() {
             // The fit itself: within 9.5 % of what the paper prints.
             let printed = printed_ms * 1_000_000;
             assert!(
-                latency.abs_diff(printed) * 1_000 <= printed * 105,
+                latency.abs_diff(printed) * 1_000 <= printed * 95,
                 "{name}: {latency}"
             );
         }
@@ -166,6 +171,71 @@ fn table_3_with_a_neighbour_on_the_same_switch() {
     }
 }
 
+/// Requests of a model, by its name, one after the other, each of which swaps it in anew, and what each costs besides.
+/// Returns the last command of the last.
+fn swaps(machine: &mut Machine, unit: u32, name: &str, besides: Span, requests: u32) -> u64 {
+    let model = MODELS.iter().find(|model| model.0 == name).unwrap();
+    let (compute, bytes) = (Span::from_millis(model.1), bytes(model.2));
+    let process = machine.admit(unit, &ProcessSettings::default()).unwrap();
+    let (computes, copies) = (machine.stream(process), machine.stream(process));
+    let (copied, over) = (machine.event(), machine.event());
+    let kernel = Kernel {
+        duration: compute,
+        sms: 80,
+        law: Law::Linear,
+        interference_millionths: 0,
+    };
+    let way = Way::HostToDevice;
+    let mut last = 0;
+    for _ in 0..requests {
+        let mut submit = |stream, op| machine.submit(stream, Time(0), op).unwrap();
+        submit(copies, Op::Wait(over));
+        submit(copies, Op::Copy { way, bytes });
+        submit(copies, Op::Record(copied));
+        submit(computes, Op::Kernel(kernel));
+        submit(computes, Op::Wait(copied));
+        submit(computes, Op::Delay(besides));
+        last = submit(computes, Op::Record(over));
+    }
+    last
+}
+
+/// Latencies of Torpor Table 3 in ms: the model that is measured, its neighbour on the switch, and what is printed. A model
+/// beside itself is the model alone.
+const TABLE_3: [(&str, &str, u64); 9] = [
+    ("DenseNet-169", "DenseNet-169", 27),
+    ("DenseNet-169", "ResNet-152", 27),
+    ("DenseNet-169", "Bert-qa", 27),
+    ("ResNet-152", "DenseNet-169", 31),
+    ("ResNet-152", "ResNet-152", 29),
+    ("ResNet-152", "Bert-qa", 43),
+    ("Bert-qa", "DenseNet-169", 166),
+    ("Bert-qa", "ResNet-152", 240),
+    ("Bert-qa", "Bert-qa", 149),
+];
+
+#[test]
+fn table_3_with_a_neighbour_that_swaps_continuously() {
+    const REQUESTS: u32 = 200;
+    for (name, other, printed_ms) in TABLE_3 {
+        let mut machine = Machine::new(&node()).unwrap();
+        let last = swaps(&mut machine, 0, name, A, REQUESTS);
+        if name != other {
+            // It swaps anew as soon as its kernels and its transfer are over, and lasts longer than the others. (If
+            // it paused for a as well, Bert-qa beside ResNet-152 would come out 7.3 % below what is printed.)
+            swaps(&mut machine, 1, other, Span::ZERO, 20 * REQUESTS);
+        }
+        let done = run(&mut machine);
+        let last = done.iter().find(|done| done.command == last).unwrap();
+        let mean = last.ended.0 / u64::from(REQUESTS);
+        let printed = printed_ms * 1_000_000;
+        assert!(
+            mean.abs_diff(printed) * 1_000 <= printed * 62,
+            "{name} beside {other}: {mean}"
+        );
+    }
+}
+
 #[test]
 fn a_neighbour_behind_another_switch_or_in_the_other_direction_is_not_felt() {
     let bytes = bytes(335_000);
@@ -174,7 +244,8 @@ fn a_neighbour_behind_another_switch_or_in_the_other_direction_is_not_felt() {
     request(&mut machine, 2, None, Span(1), bytes);
     let process = machine.admit(1, &ProcessSettings::default()).unwrap();
     let back = machine.stream(process);
-    machine.submit(
+    submit(
+        &mut machine,
         back,
         Time(0),
         Op::Copy {

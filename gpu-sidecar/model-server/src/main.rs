@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    model_server::main()
+    model_server::main_with_arguments(std::env::args_os())
 }

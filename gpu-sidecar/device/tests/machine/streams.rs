@@ -1,0 +1,283 @@
+//! Streams, events and graphs.
+
+use std::sync::Arc;
+
+use device::compute::Kernel;
+use device::law::Law;
+use device::machine::{StreamId, SubmitError};
+use device::op::{Graph, Op, Way};
+use device::{Span, Time};
+
+use crate::{ALONE, CLIENT, ended, kernel, machine, run, submit};
+
+#[test]
+fn a_turn_lasts_over_the_kernels_of_a_stream() {
+    let mut machine = machine(&[]);
+    let streams = [0, 0].map(|unit| {
+        let process = machine.admit(unit, &ALONE).unwrap();
+        machine.stream(process)
+    });
+    let mut last = [0; 2];
+    for _ in 0..20 {
+        for (n, stream) in streams.into_iter().enumerate() {
+            last[n] = submit(&mut machine, stream, Time(0), kernel(100));
+        }
+    }
+    // Twenty of 100 µs are one turn of 2 ms, at the end of which the first has nothing left.
+    let done = run(&mut machine);
+    assert_eq!(ended(&done, streams[0], last[0]), 2_000);
+    assert_eq!(ended(&done, streams[1], last[1]), 4_200);
+}
+
+#[test]
+fn a_slice_slows_a_kernel_down_as_its_law_says() {
+    for (law, slowdown) in [
+        (Law::Linear, 108.0 / 14.0),
+        (
+            Law::Power { exponent: 0.598 },
+            (108.0_f64 / 14.0).powf(0.598),
+        ),
+    ] {
+        let mut machine = machine(&["1g.10gb"]);
+        let process = machine.admit(0, &ALONE).unwrap();
+        let stream = machine.stream(process);
+        let kernel = Kernel {
+            duration: Span::from_millis(10),
+            sms: 108,
+            law,
+            interference_millionths: 0,
+        };
+        let command = submit(&mut machine, stream, Time(0), Op::Kernel(kernel));
+        #[expect(clippy::cast_precision_loss, reason = "some milliseconds")]
+        let took = ended(&run(&mut machine), stream, command) as f64 / 10_000.0;
+        assert!((took / slowdown - 1.0).abs() < 1e-3, "{law:?}: {took}");
+    }
+}
+
+#[test]
+fn a_wait_is_for_the_record_before_it_whatever_is_recorded_later() {
+    let mut machine = machine(&[]);
+    let process = machine.admit(0, &CLIENT).unwrap();
+    let [slow, waits, idle] = [(); 3].map(|()| machine.stream(process));
+    let event = machine.event();
+    submit(&mut machine, slow, Time(0), Op::Delay(Span::from_millis(5)));
+    submit(&mut machine, slow, Time(0), Op::Record(event));
+    submit(&mut machine, waits, Time(0), Op::Wait(event));
+    let after = submit(
+        &mut machine,
+        waits,
+        Time(0),
+        Op::Delay(Span::from_millis(1)),
+    );
+    submit(&mut machine, idle, Time(0), Op::Record(event));
+    assert_eq!(ended(&run(&mut machine), waits, after), 6_000);
+}
+
+#[test]
+fn who_waits_for_a_process_that_is_gone_goes_on() {
+    let mut machine = machine(&[]);
+    let [gone, stays] = [(); 2].map(|()| machine.admit(0, &CLIENT).unwrap());
+    let (records, waits) = (machine.stream(gone), machine.stream(stays));
+    let event = machine.event();
+    submit(&mut machine, records, Time(0), kernel(10_000));
+    submit(&mut machine, records, Time(0), Op::Record(event));
+    let command = submit(&mut machine, waits, Time(0), Op::Wait(event));
+    let mut done = Vec::new();
+    machine.advance(Time(3_000_000), &mut done);
+    assert!(done.is_empty());
+    machine.dismiss(gone);
+    assert_eq!(ended(&run(&mut machine), waits, command), 3_000);
+}
+
+#[test]
+fn a_graph_runs_in_its_order() {
+    let mut machine = machine(&[]);
+    let process = machine.admit(0, &CLIENT).unwrap();
+    let stream = machine.stream(process);
+    let delay = |millis| Op::Delay(Span::from_millis(millis));
+    let mut graph = Graph::default();
+    let first = graph.add(delay(1), &[]).unwrap();
+    let left = graph.add(delay(2), &[first]).unwrap();
+    let right = graph.add(delay(5), &[first, first]).unwrap();
+    graph.add(delay(3), &[left, right]).unwrap();
+    graph.add(delay(8), &[]).unwrap();
+    let graph = Arc::new(graph);
+    let one = submit(&mut machine, stream, Time(0), Op::Graph(Arc::clone(&graph)));
+    let two = submit(&mut machine, stream, Time(0), Op::Graph(graph));
+    let empty = submit(&mut machine, stream, Time(0), Op::Graph(Arc::default()));
+    let done = run(&mut machine);
+    assert_eq!(
+        [one, two, empty].map(|command| ended(&done, stream, command)),
+        [9_000, 18_000, 18_000]
+    );
+}
+
+#[test]
+fn copies_of_one_direction_wait_for_the_engine() {
+    let mut machine = machine(&[]);
+    let process = machine.admit(0, &CLIENT).unwrap();
+    let [one, two, back] = [(); 3].map(|()| machine.stream(process));
+    // 25 MB at 25 GB/s: 1 ms.
+    let copy = |way| Op::Copy {
+        way,
+        bytes: 25_000_000,
+    };
+    let first = submit(&mut machine, one, Time(0), copy(Way::HostToDevice));
+    let second = submit(&mut machine, two, Time(0), copy(Way::HostToDevice));
+    let third = submit(&mut machine, back, Time(0), copy(Way::DeviceToHost));
+    let done = run(&mut machine);
+    assert_eq!(ended(&done, one, first), 1_000);
+    assert_eq!(ended(&done, two, second), 2_000);
+    assert_eq!(ended(&done, back, third), 1_000);
+}
+
+#[test]
+fn every_command_of_a_process_that_stays_is_done_once() {
+    let mut machine = machine(&["3g.40gb", "3g.40gb"]);
+    let process = machine.admit(1, &ALONE).unwrap();
+    let stream = machine.stream(process);
+    let event = machine.event();
+    let ops = [
+        kernel(0),
+        kernel(7),
+        Op::Delay(Span::ZERO),
+        Op::Copy {
+            way: Way::Peer(0),
+            bytes: 0,
+        },
+        Op::Copy {
+            way: Way::Peer(0),
+            bytes: 1,
+        },
+        Op::Wait(event),
+        Op::Record(event),
+        Op::Wait(event),
+    ];
+    let submitted: Vec<_> = ops
+        .into_iter()
+        .map(|op| submit(&mut machine, stream, Time(5), op))
+        .collect();
+    let done: Vec<_> = run(&mut machine).iter().map(|done| done.command).collect();
+    assert_eq!(done, submitted);
+}
+
+#[test]
+fn copies_of_one_instant_queue_in_the_order_of_their_submission() {
+    for at in [0, 7] {
+        let mut machine = machine(&[]);
+        let process = machine.admit(0, &CLIENT).unwrap();
+        let streams = [(); 3].map(|()| machine.stream(process));
+        let copy = Op::Copy {
+            way: Way::HostToDevice,
+            bytes: 25_000_000,
+        };
+        let order = [2, 0, 1];
+        let not_before = Time(at * 1_000);
+        let commands = order.map(|n| submit(&mut machine, streams[n], not_before, copy.clone()));
+        let done = run(&mut machine);
+        let ends = [0, 1, 2].map(|n| ended(&done, streams[order[n]], commands[n]));
+        assert_eq!(ends, [1_000 + at, 2_000 + at, 3_000 + at]);
+    }
+}
+
+#[test]
+fn what_ends_at_one_instant_is_told_in_the_order_of_its_submission() {
+    let mut machine = machine(&["3g.40gb", "3g.40gb"]);
+    let streams = [1, 0, 0, 0, 1].map(|unit| {
+        let process = machine.admit(unit, &CLIENT).unwrap();
+        machine.stream(process)
+    });
+    // All take 1 ms.
+    let small = Op::Kernel(Kernel {
+        duration: Span::from_millis(1),
+        sms: 1,
+        law: Law::Linear,
+        interference_millionths: 0,
+    });
+    let ops = [
+        Op::Delay(Span::from_millis(1)),
+        Op::Copy {
+            way: Way::DeviceToHost,
+            bytes: 25_000_000,
+        },
+        small.clone(),
+        Op::Delay(Span::from_millis(1)),
+        small,
+    ];
+    let commands: Vec<_> = streams
+        .into_iter()
+        .zip(ops)
+        .map(|(stream, op)| submit(&mut machine, stream, Time(0), op))
+        .collect();
+    let done = run(&mut machine);
+    assert!(done.iter().all(|done| done.ended == Time(1_000_000)));
+    let told: Vec<_> = done.iter().map(|done| done.command).collect();
+    assert_eq!(told, commands);
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_and_changes_nothing() {
+    let mut machine = machine(&["3g.40gb", "3g.40gb"]);
+    let process = machine.admit(1, &ALONE).unwrap();
+    let stream = machine.stream(process);
+    let event = machine.event();
+    machine.destroy_event(event);
+    let peer = |unit| Op::Copy {
+        way: Way::Peer(unit),
+        bytes: 1,
+    };
+    let mut graph = Graph::default();
+    let first = graph.add(peer(0), &[]).unwrap();
+    graph.add(peer(2), &[first]).unwrap();
+    for (op, error) in [
+        (peer(2), SubmitError::NoPeer(2)),
+        (peer(1), SubmitError::OwnPeer(1)),
+        (Op::Graph(Arc::new(graph)), SubmitError::NoPeer(2)),
+        (Op::Record(event), SubmitError::NoEvent(event)),
+        (Op::Wait(event), SubmitError::NoEvent(event)),
+    ] {
+        assert_eq!(machine.submit(stream, Time(0), op), Err(error));
+    }
+    let nobody = StreamId(9);
+    assert_eq!(
+        machine.submit(nobody, Time(0), peer(0)),
+        Err(SubmitError::NoStream(nobody))
+    );
+    assert_eq!(machine.next(), None);
+    assert_eq!(submit(&mut machine, stream, Time(0), peer(0)), 0);
+}
+
+#[test]
+fn a_stream_that_is_destroyed_finishes_what_it_has() {
+    let mut machine = machine(&[]);
+    let process = machine.admit(0, &ALONE).unwrap();
+    let stream = machine.stream(process);
+    let commands = [(); 3].map(|()| submit(&mut machine, stream, Time(0), kernel(10)));
+    let mut done = Vec::new();
+    machine.advance(Time(5_000), &mut done);
+    machine.destroy_stream(stream);
+    machine.destroy_stream(stream);
+    assert_eq!(
+        machine.submit(stream, Time(0), kernel(1)),
+        Err(SubmitError::NoStream(stream))
+    );
+    assert_eq!(machine.earliest_end(stream), None);
+    let done: Vec<_> = run(&mut machine).iter().map(|done| done.command).collect();
+    assert_eq!(done, commands);
+    let next = machine.stream(process);
+    assert!(next > stream, "numbers are not used again");
+}
+
+#[test]
+fn who_waits_for_an_event_waits_though_it_is_destroyed() {
+    let mut machine = machine(&[]);
+    let process = machine.admit(0, &ALONE).unwrap();
+    let (records, waits) = (machine.stream(process), machine.stream(process));
+    let event = machine.event();
+    submit(&mut machine, records, Time(0), Op::Delay(Span(10_000)));
+    submit(&mut machine, records, Time(0), Op::Record(event));
+    let wait = submit(&mut machine, waits, Time(0), Op::Wait(event));
+    machine.destroy_event(event);
+    machine.destroy_stream(records);
+    assert_eq!(ended(&run(&mut machine), waits, wait), 10);
+}

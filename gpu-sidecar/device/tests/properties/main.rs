@@ -1,0 +1,7 @@
+//! What always holds, whatever is asked of a machine.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod compute;
+mod driver;
+mod earliest_end;
+mod machine;

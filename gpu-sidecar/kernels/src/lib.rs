@@ -1,0 +1,219 @@
+//! The kernels that Weir's own GPU programs launch, and what each of them does, for a machine without a GPU.
+//!
+//! | kernel | parameters, in order | effect |
+//! |---|---|---|
+//! | `weir_spin` | `u64 ns, u32 law, u32 parameter_millionths, u32 interference_millionths` | keeps its SMs busy for `ns` |
+//! | `weir_fill` | `u64 out, u64 words, u32 value` | `out[i] = value` |
+//! | `weir_sum` | `u64 out, u64 in, u64 words` | `*out += Σ in[i]` |
+//! | `weir_hash` | `u64 out, u64 in, u64 words` | `*out += Σ mix(i, in[i])` |
+//! | `weir_add` | `u64 c, u64 a, u64 b, u64 n` | `c[i] = a[i] + b[i]` |
+//! | `weir_saxpy` | `u64 y, u64 x, u64 n, f32 a` | `y[i] = fma(a, x[i], y[i])` |
+//! | `weir_matmul` | `u64 c, u64 a, u64 b, u32 n` | `c = a · b`, n × n, row-major |
+//!
+//! `out`, `in`, `a`, `b`, `c`, `x`, `y` are addresses; words are `u32`, elements `f32`, sums `u64`, all modulo 2⁶⁴.
+//!
+//! A program loads [`PTX`] as it is; a real driver compiles it. A software GPU knows it by [`is_ours`], takes a
+//! [`Kernel`] by its name, the launch apart with [`Launch::decode`], and runs the function of the same name in
+//! [`effect`]. A launch's shape changes nothing but the time it takes: every kernel is grid-stride.
+#![forbid(unsafe_code)]
+
+pub mod effect;
+mod launch;
+
+pub use launch::{Access, DecodeError, Launch, Law};
+
+/// The kernels' text, as a program loads it: `cuModuleLoadData` wants a NUL behind it.
+pub const PTX: &str = include_str!("../weir.ptx");
+
+/// [`hash`] of [`PTX`].
+const PTX_HASH: u64 = hash(PTX.as_bytes());
+
+/// FNV-1a, 64 bits, of a module's text without the NULs at its end.
+#[must_use]
+pub const fn hash(text: &[u8]) -> u64 {
+    let mut end = text.len();
+    while end > 0 && text[end - 1] == 0 {
+        end -= 1;
+    }
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < end {
+        hash = (hash ^ text[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
+/// Whether a module's text is [`PTX`], with or without NULs at its end.
+#[must_use]
+pub const fn is_ours(text: &[u8]) -> bool {
+    hash(text) == PTX_HASH
+}
+
+/// One kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// `weir_spin`
+    Spin,
+    /// `weir_fill`
+    Fill,
+    /// `weir_sum`
+    Sum,
+    /// `weir_hash`
+    Hash,
+    /// `weir_add`
+    Add,
+    /// `weir_saxpy`
+    Saxpy,
+    /// `weir_matmul`
+    Matmul,
+}
+
+/// Where a parameter lies in a launch's parameter buffer, as `cuFuncGetParamInfo` tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Bytes from the buffer's begin.
+    pub offset: usize,
+    /// Its bytes.
+    pub size: usize,
+}
+
+const fn parameter(offset: usize, size: usize) -> Parameter {
+    Parameter { offset, size }
+}
+
+impl Kernel {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Spin,
+        Self::Fill,
+        Self::Sum,
+        Self::Hash,
+        Self::Add,
+        Self::Saxpy,
+        Self::Matmul,
+    ];
+
+    /// The kernel of this name; `None` if there is none.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kernel| kernel.name() == name)
+    }
+
+    /// Its name in [`PTX`].
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Spin => "weir_spin",
+            Self::Fill => "weir_fill",
+            Self::Sum => "weir_sum",
+            Self::Hash => "weir_hash",
+            Self::Add => "weir_add",
+            Self::Saxpy => "weir_saxpy",
+            Self::Matmul => "weir_matmul",
+        }
+    }
+
+    /// Its parameters in order.
+    #[must_use]
+    pub const fn parameters(self) -> &'static [Parameter] {
+        const SPIN: [Parameter; 4] = [
+            parameter(0, 8),
+            parameter(8, 4),
+            parameter(12, 4),
+            parameter(16, 4),
+        ];
+        const FILL: [Parameter; 3] = [parameter(0, 8), parameter(8, 8), parameter(16, 4)];
+        const REDUCE: [Parameter; 3] = [parameter(0, 8), parameter(8, 8), parameter(16, 8)];
+        const ADD: [Parameter; 4] = [
+            parameter(0, 8),
+            parameter(8, 8),
+            parameter(16, 8),
+            parameter(24, 8),
+        ];
+        const THREE_AND_A_WORD: [Parameter; 4] = [
+            parameter(0, 8),
+            parameter(8, 8),
+            parameter(16, 8),
+            parameter(24, 4),
+        ];
+        match self {
+            Self::Spin => &SPIN,
+            Self::Fill => &FILL,
+            Self::Sum | Self::Hash => &REDUCE,
+            Self::Add => &ADD,
+            Self::Saxpy | Self::Matmul => &THREE_AND_A_WORD,
+        }
+    }
+
+    /// How long its parameter buffer is, in bytes, without padding behind the last one.
+    #[must_use]
+    pub const fn parameter_bytes(self) -> usize {
+        match self.parameters() {
+            [.., last] => last.offset + last.size,
+            [] => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_known_with_and_without_nuls_and_nothing_else_is() {
+        let mut text = PTX.as_bytes().to_vec();
+        assert!(is_ours(&text));
+        text.extend([0, 0, 0]);
+        assert!(is_ours(&text));
+        text[100] ^= 1;
+        assert!(!is_ours(&text));
+        assert!(!is_ours(b""));
+        assert!(!PTX.contains('\0'), "it is passed as a C string");
+    }
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        assert_eq!(hash(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(hash(b"foobar\0"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn names_lead_back_to_their_kernels() {
+        for kernel in Kernel::ALL {
+            assert_eq!(Kernel::by_name(kernel.name()), Some(kernel));
+        }
+        assert_eq!(Kernel::by_name("weir"), None);
+    }
+
+    /// What the text says of a kernel's parameters: their types.
+    fn declared(kernel: Kernel) -> Vec<String> {
+        let head = format!(".visible .entry {}(", kernel.name());
+        let (_, rest) = PTX.split_once(&head).unwrap();
+        let (list, _) = rest.split_once(')').unwrap();
+        list.lines()
+            .filter_map(|line| line.trim().strip_prefix(".param ."))
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn layouts_are_the_texts() {
+        for kernel in Kernel::ALL {
+            let mut end = 0_usize;
+            let mut layout = Vec::new();
+            for kind in declared(kernel) {
+                let size: usize = kind[1..].parse::<usize>().unwrap() / 8;
+                // Every parameter is aligned to its size.
+                let offset = end.next_multiple_of(size);
+                layout.push(Parameter { offset, size });
+                end = offset + size;
+            }
+            assert_eq!(kernel.parameters(), layout, "{kernel:?}");
+            assert_eq!(kernel.parameter_bytes(), end, "{kernel:?}");
+        }
+        let entries = PTX.matches(".visible .entry").count();
+        assert_eq!(entries, Kernel::ALL.len());
+    }
+}

@@ -1,0 +1,109 @@
+//! Sizes, times and shares as they are written in options.
+
+/// `512`, `4KiB`, `1.5MiB`, `1GiB`, `102MB`: bytes.
+pub(crate) fn bytes(text: &str) -> Option<u64> {
+    scaled(
+        text,
+        &[
+            ("KiB", 1 << 10),
+            ("MiB", 1 << 20),
+            ("GiB", 1 << 30),
+            ("TiB", 1 << 40),
+            ("kB", 1_000),
+            ("MB", 1_000_000),
+            ("GB", 1_000_000_000),
+            ("B", 1),
+            ("", 1),
+        ],
+    )
+}
+
+/// `250us`, `1.5ms`, `2s`, `800ns`: nanoseconds.
+pub(crate) fn nanoseconds(text: &str) -> Option<u64> {
+    scaled(
+        text,
+        &[
+            ("ns", 1),
+            ("us", 1_000),
+            ("µs", 1_000),
+            ("ms", 1_000_000),
+            ("s", 1_000_000_000),
+        ],
+    )
+}
+
+/// `0.25`: a share from 0 to 1, in millionths.
+pub(crate) fn millionths(text: &str) -> Option<u32> {
+    let value = scaled(text, &[("", 1_000_000)])?;
+    u32::try_from(value)
+        .ok()
+        .filter(|&value| value <= 1_000_000)
+}
+
+/// A decimal number without sign and exponent, times its unit's factor, rounded down.
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let factor = units.iter().find(|(name, _)| *name == unit)?.1;
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    // Twelve digits behind the point are finer than any unit.
+    if part.is_empty() || part.len() > 12 {
+        return None;
+    }
+    let denominator = 10_u128.pow(u32::try_from(part.len()).ok()?);
+    let whole: u64 = whole.parse().ok()?;
+    let part: u128 = part.parse().ok()?;
+    let part = u64::try_from(part * u128::from(factor) / denominator).ok()?;
+    whole.checked_mul(factor)?.checked_add(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_times_and_shares_are_read() {
+        for (text, value) in [
+            ("0", Some(0)),
+            ("512", Some(512)),
+            ("1GiB", Some(1 << 30)),
+            ("1.5MiB", Some(3 << 19)),
+            ("102.228MB", Some(102_228_000)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("16777216TiB", None),
+            ("-1", None),
+            ("1 GiB", None),
+            ("1e9", None),
+            ("GiB", None),
+            ("1.", None),
+            (".5MiB", None),
+            ("1.2.3MiB", None),
+            ("", None),
+        ] {
+            assert_eq!(bytes(text), value, "{text}");
+        }
+        for (text, value) in [
+            ("250us", Some(250_000)),
+            ("1.5ms", Some(1_500_000)),
+            ("2s", Some(2_000_000_000)),
+            ("0.0005us", Some(0)),
+            ("3µs", Some(3_000)),
+            ("250", None),
+            ("2m", None),
+        ] {
+            assert_eq!(nanoseconds(text), value, "{text}");
+        }
+        for (text, value) in [
+            ("0.25", Some(250_000)),
+            ("1", Some(1_000_000)),
+            ("0", Some(0)),
+            ("1.000001", None),
+            ("25%", None),
+        ] {
+            assert_eq!(millionths(text), value, "{text}");
+        }
+    }
+}

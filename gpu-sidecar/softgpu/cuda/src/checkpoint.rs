@@ -1,0 +1,62 @@
+//! Checkpoints of processes (`cuCheckpointProcess…`): the server stops them, and counts their device memory as the host's.
+
+use softgpu_wire::message::{CheckpointStep, Kind, Message};
+
+use crate::driver::driver;
+use crate::error::{Error, Result};
+use crate::pointer::{In, Out};
+
+/// `CUcheckpointLockArgs`: the time to wait in ms, and 56 bytes that are zero.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct LockArguments {
+    timeout_ms: u32,
+    reserved: [u32; 15],
+}
+
+fn step(pid: i32, step: CheckpointStep, timeout_ms: u32) -> Result<u64> {
+    let driver = driver()?;
+    let pid = u64::try_from(pid).map_err(|_| Error::INVALID_VALUE)?;
+    if pid == 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let words = [pid, step as u64, u64::from(timeout_ms)];
+    Ok(driver
+        .request(&Message::new(Kind::Checkpoint, &words))?
+        .words[0])
+}
+
+/// `cuCheckpointProcessGetState`
+pub(crate) fn state(pid: i32, out: Out<u32>) -> Result {
+    let state = step(pid, CheckpointStep::State, 0)?;
+    out.put(u32::try_from(state).unwrap_or(u32::MAX))
+}
+
+/// `cuCheckpointProcessLock`
+pub(crate) fn lock(pid: i32, arguments: In<LockArguments>) -> Result {
+    let timeout_ms = if arguments.is_null() {
+        0
+    } else {
+        let arguments = arguments.get()?;
+        if arguments.reserved != [0; 15] {
+            return Err(Error::INVALID_VALUE);
+        }
+        arguments.timeout_ms
+    };
+    step(pid, CheckpointStep::Lock, timeout_ms).map(|_| ())
+}
+
+/// `cuCheckpointProcessCheckpoint`
+pub(crate) fn checkpoint(pid: i32) -> Result {
+    step(pid, CheckpointStep::Checkpoint, 0).map(|_| ())
+}
+
+/// `cuCheckpointProcessRestore`: on the GPU where it was; another cannot be chosen.
+pub(crate) fn restore(pid: i32) -> Result {
+    step(pid, CheckpointStep::Restore, 0).map(|_| ())
+}
+
+/// `cuCheckpointProcessUnlock`
+pub(crate) fn unlock(pid: i32) -> Result {
+    step(pid, CheckpointStep::Unlock, 0).map(|_| ())
+}

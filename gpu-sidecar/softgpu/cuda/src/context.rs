@@ -1,0 +1,624 @@
+//! Contexts: created ones and each device's primary one, and which of them a thread uses.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use softgpu_wire::message::{Kind as Ask, Message};
+
+use crate::driver::{Driver, driver};
+use crate::error::{Error, Result};
+use crate::pointer::{In, Out};
+use crate::state::State;
+use crate::stream::{self, Stream};
+use crate::table::{Handle, Kind};
+
+/// A context.
+pub(crate) struct Context {
+    pub(crate) device: usize,
+    /// Its number at the server.
+    pub(crate) number: u32,
+    pub(crate) is_primary: bool,
+    pub(crate) flags: u32,
+    /// SMs at most.
+    pub(crate) sms: u32,
+    /// The default stream that waits for all others.
+    pub(crate) legacy: Handle<Stream>,
+    /// How many commands it has had, by which other streams know whether they have to wait for it.
+    pub(crate) legacy_commands: u64,
+    pub(crate) id: u64,
+    /// Devices whose plain memory may be used here.
+    pub(crate) peers: Vec<usize>,
+    pub(crate) limits: [u64; 8],
+    /// Whether `SM_COUNT` affinity was asked for at its creation.
+    pub(crate) affinity: Option<u32>,
+}
+
+impl Kind for Context {
+    const NUMBER: u64 = 1;
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<Handle<Context>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn top() -> Option<Handle<Context>> {
+    STACK.with(|stack| stack.borrow().last().copied())
+}
+
+/// Flags of a context that there are: scheduling, mapping of host memory, keeping local memory, dumps.
+const FLAGS: u32 = 0xff;
+
+impl Driver {
+    /// The context that this thread uses. It may have had an error.
+    pub(crate) fn current_any(&self, state: &State) -> Result<Handle<Context>> {
+        let current = top().filter(|context| !context.is_null());
+        let current = current.ok_or(Error::INVALID_CONTEXT)?;
+        if state.contexts.get(current).is_none() {
+            return Err(Error::CONTEXT_IS_DESTROYED);
+        }
+        Ok(current)
+    }
+
+    /// The context that this thread uses.
+    pub(crate) fn current(&self, state: &State) -> Result<Handle<Context>> {
+        let current = self.current_any(state)?;
+        self.check(state, current)?;
+        Ok(current)
+    }
+
+    /// Whether a context still works.
+    pub(crate) fn check(&self, state: &State, context: Handle<Context>) -> Result {
+        let there = state.contexts.get(context);
+        let there = there.ok_or(Error::CONTEXT_IS_DESTROYED)?;
+        match self.page.fault(there.number) {
+            0 => Ok(()),
+            fault => Err(Error(fault)),
+        }
+    }
+
+    fn create(
+        &self,
+        device: usize,
+        flags: u32,
+        is_primary: bool,
+        affinity: Option<u32>,
+    ) -> Result<Handle<Context>> {
+        self.wait_unlocked()?;
+        let on = &self.devices[device];
+        let mut percentage = self.mps.as_ref().map_or(0, |mps| mps.percentage_hundredths);
+        if let Some(sms) = affinity {
+            if self.mps.is_none() {
+                return Err(Error::UNSUPPORTED_EXEC_AFFINITY);
+            }
+            let asked = u64::from(sms) * 10_000 / u64::from(on.sms.max(1));
+            percentage = if percentage == 0 {
+                asked
+            } else {
+                asked.min(percentage)
+            }
+            .max(1);
+        }
+        let uuid = softgpu_wire::identity::uuid_text(&on.uuid);
+        let limit = self
+            .mps
+            .as_ref()
+            .and_then(|mps| mps.limit(on.unit, on.gpu, &uuid));
+        let limit = limit.map_or(u64::MAX, |limit| limit / u64::from(self.config.bytes));
+        let mps = self.mps.as_ref().map_or(0, |mps| mps.server + 1);
+        let words = [u64::from(on.unit), percentage, limit, mps];
+        let answer = self.request(&Message::new(Ask::Context, &words))?;
+        let [number, sms, ..] = answer.words;
+        let number = u32::try_from(number).map_err(|_| Error::UNKNOWN)?;
+        let mut state = self.room(1)?;
+        let id = state.next_id();
+        let context = Context {
+            device,
+            number,
+            is_primary,
+            flags,
+            sms: u32::try_from(sms).unwrap_or(u32::MAX),
+            legacy: Handle::NULL,
+            legacy_commands: 0,
+            id,
+            peers: Vec::new(),
+            limits: [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0],
+            affinity,
+        };
+        let Some(handle) = state.contexts.insert(context) else {
+            drop(state);
+            self.request(&Message::new(Ask::ContextDestroy, &[u64::from(number)]))?;
+            return Err(Error::OUT_OF_MEMORY);
+        };
+        let legacy = stream::create(self, &mut state, handle, stream::FLAG_DEFAULT, 0, true)?;
+        if let Some(context) = state.contexts.get_mut(handle) {
+            context.legacy = legacy;
+        }
+        Ok(handle)
+    }
+
+    fn destroy(&self, handle: Handle<Context>) -> Result {
+        let paused = self.effects.pause();
+        let mut state = self.state();
+        let Some(context) = state.contexts.remove(handle) else {
+            return Err(Error::INVALID_CONTEXT);
+        };
+        stream::forget_context(self, &mut state, handle);
+        crate::memory::forget_context(self, &mut state, handle);
+        for event in state.events.handles(|event| event.context == handle) {
+            crate::event::forget(self, &mut state, event);
+        }
+        for module in state.modules.handles(|module| module.context == handle) {
+            crate::module::forget(&mut state, module);
+        }
+        drop(state);
+        drop(paused);
+        let words = [u64::from(context.number)];
+        self.request(&Message::new(Ask::ContextDestroy, &words))?;
+        Ok(())
+    }
+}
+
+/// How a new context is to be.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AffinityParameter {
+    kind: u32,
+    sms: u32,
+}
+
+/// Of `cuCtxCreate_v4`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CreateParameters {
+    affinities: In<AffinityParameter>,
+    affinity_count: i32,
+    cig: *const c_void,
+}
+
+fn affinity_of(list: In<AffinityParameter>, count: i32) -> Result<Option<u32>> {
+    let count = usize::try_from(count).map_err(|_| Error::INVALID_VALUE)?;
+    match list.list(count)?.as_slice() {
+        [] => Ok(None),
+        // 0 is the number of SMs.
+        [AffinityParameter { kind: 0, sms }] if *sms > 0 => Ok(Some(*sms)),
+        _ => Err(Error::UNSUPPORTED_EXEC_AFFINITY),
+    }
+}
+
+fn create_and_push(
+    out: Out<Handle<Context>>,
+    affinity: Option<u32>,
+    flags: u32,
+    ordinal: i32,
+) -> Result {
+    let driver = driver()?;
+    if flags & !FLAGS != 0 || flags & 7 == 3 || flags & 7 > 4 {
+        return Err(Error::INVALID_VALUE);
+    }
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    driver.device(ordinal)?;
+    let device = usize::try_from(ordinal).map_err(|_| Error::INVALID_DEVICE)?;
+    let context = driver.create(device, flags, false, affinity)?;
+    STACK.with(|stack| stack.borrow_mut().push(context));
+    out.put(context)
+}
+
+/// `cuCtxCreate`, `cuCtxCreate_v2`.
+pub(crate) fn create(out: Out<Handle<Context>>, flags: u32, ordinal: i32) -> Result {
+    create_and_push(out, None, flags, ordinal)
+}
+
+/// `cuCtxCreate_v3`.
+pub(crate) fn create_v3(
+    out: Out<Handle<Context>>,
+    affinities: In<AffinityParameter>,
+    count: i32,
+    flags: u32,
+    ordinal: i32,
+) -> Result {
+    create_and_push(out, affinity_of(affinities, count)?, flags, ordinal)
+}
+
+/// `cuCtxCreate_v4`.
+pub(crate) fn create_v4(
+    out: Out<Handle<Context>>,
+    parameters: In<CreateParameters>,
+    flags: u32,
+    ordinal: i32,
+) -> Result {
+    let affinity = if parameters.is_null() {
+        None
+    } else {
+        let parameters = parameters.get()?;
+        if !parameters.cig.is_null() {
+            return Err(Error::NOT_SUPPORTED);
+        }
+        affinity_of(parameters.affinities, parameters.affinity_count)?
+    };
+    create_and_push(out, affinity, flags, ordinal)
+}
+
+/// `cuCtxDestroy`, `cuCtxDestroy_v2`.
+pub(crate) fn destroy(context: Handle<Context>) -> Result {
+    let driver = driver()?;
+    {
+        let state = driver.state();
+        let there = state.contexts.get(context).ok_or(Error::INVALID_CONTEXT)?;
+        if there.is_primary {
+            return Err(Error::INVALID_CONTEXT);
+        }
+    }
+    // A context with an error is gone all the same.
+    let _waited = synchronise(driver, context);
+    STACK.with(|stack| {
+        let mut stack = stack.borrow_mut();
+        if stack.last() == Some(&context) {
+            stack.pop();
+        }
+    });
+    driver.destroy(context)
+}
+
+/// `cuCtxSetCurrent`.
+pub(crate) fn set_current(context: Handle<Context>) -> Result {
+    let driver = driver()?;
+    if !context.is_null() && driver.state().contexts.get(context).is_none() {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    STACK.with(|stack| {
+        let mut stack = stack.borrow_mut();
+        stack.pop();
+        if !context.is_null() {
+            stack.push(context);
+        }
+    });
+    Ok(())
+}
+
+/// `cuCtxGetCurrent`.
+pub(crate) fn get_current(out: Out<Handle<Context>>) -> Result {
+    driver()?;
+    out.put(top().unwrap_or(Handle::NULL))
+}
+
+/// `cuCtxPushCurrent_v2`.
+pub(crate) fn push_current(context: Handle<Context>) -> Result {
+    let driver = driver()?;
+    if driver.state().contexts.get(context).is_none() {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    STACK.with(|stack| stack.borrow_mut().push(context));
+    Ok(())
+}
+
+/// `cuCtxPopCurrent_v2`.
+pub(crate) fn pop_current(out: Out<Handle<Context>>) -> Result {
+    driver()?;
+    let popped = STACK.with(|stack| stack.borrow_mut().pop());
+    let popped = popped.ok_or(Error::INVALID_CONTEXT)?;
+    out.put_if_wanted(popped);
+    Ok(())
+}
+
+/// The context that is meant: the one given, or the current one.
+fn meant(driver: &Driver, state: &State, context: Handle<Context>) -> Result<Handle<Context>> {
+    if context.is_null() {
+        return driver.current_any(state);
+    }
+    state
+        .contexts
+        .get(context)
+        .map(|_| context)
+        .ok_or(Error::INVALID_CONTEXT)
+}
+
+/// `cuCtxGetDevice_v2`.
+pub(crate) fn get_device_of(out: Out<i32>, context: Handle<Context>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let context = meant(driver, &state, context)?;
+    let device = state
+        .contexts
+        .get(context)
+        .map_or(0, |context| context.device);
+    out.put(i32::try_from(device).unwrap_or(i32::MAX))
+}
+
+/// `cuCtxGetDevice`.
+pub(crate) fn get_device(out: Out<i32>) -> Result {
+    get_device_of(out, Handle::NULL)
+}
+
+/// `cuCtxGetFlags`.
+pub(crate) fn get_flags(out: Out<u32>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let context = driver.current(&state)?;
+    out.put(
+        state
+            .contexts
+            .get(context)
+            .map_or(0, |context| context.flags),
+    )
+}
+
+/// `cuCtxSetFlags`.
+pub(crate) fn set_flags(flags: u32) -> Result {
+    let driver = driver()?;
+    if flags & !FLAGS != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut state = driver.state();
+    let context = driver.current(&state)?;
+    if let Some(context) = state.contexts.get_mut(context) {
+        context.flags = flags;
+    }
+    Ok(())
+}
+
+/// `cuCtxGetId`.
+pub(crate) fn get_id(context: Handle<Context>, out: Out<u64>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let context = meant(driver, &state, context)?;
+    out.put(state.contexts.get(context).map_or(0, |context| context.id))
+}
+
+/// `cuCtxGetApiVersion`.
+pub(crate) fn get_api_version(context: Handle<Context>, out: Out<u32>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    meant(driver, &state, context)?;
+    out.put(3020)
+}
+
+/// `cuCtxGetExecAffinity`.
+pub(crate) fn get_affinity(out: Out<AffinityParameter>, kind: u32) -> Result {
+    let driver = driver()?;
+    if kind != 0 {
+        return Err(Error::UNSUPPORTED_EXEC_AFFINITY);
+    }
+    let state = driver.state();
+    let context = driver.current(&state)?;
+    let context = state.contexts.get(context).ok_or(Error::INVALID_CONTEXT)?;
+    // Without affinity or a percentage, all there are.
+    let _asked = context.affinity;
+    out.put(AffinityParameter {
+        kind,
+        sms: context.sms,
+    })
+}
+
+/// `cuCtxGetLimit`.
+pub(crate) fn get_limit(out: Out<usize>, limit: u32) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let context = driver.current(&state)?;
+    let context = state.contexts.get(context).ok_or(Error::INVALID_CONTEXT)?;
+    let value = context
+        .limits
+        .get(limit as usize)
+        .ok_or(Error::UNSUPPORTED_LIMIT)?;
+    out.put(usize::try_from(*value).unwrap_or(usize::MAX))
+}
+
+/// `cuCtxSetLimit`: kept, and of no consequence.
+pub(crate) fn set_limit(limit: u32, value: usize) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let context = driver.current(&state)?;
+    let context = state
+        .contexts
+        .get_mut(context)
+        .ok_or(Error::INVALID_CONTEXT)?;
+    let place = context.limits.get_mut(limit as usize);
+    *place.ok_or(Error::UNSUPPORTED_LIMIT)? = value as u64;
+    Ok(())
+}
+
+/// `cuCtxGetCacheConfig`, `cuCtxGetSharedMemConfig`: no preference.
+pub(crate) fn get_no_preference(out: Out<u32>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    driver.current(&state)?;
+    out.put(0)
+}
+
+/// `cuCtxSetCacheConfig`, `cuCtxSetSharedMemConfig`, `cuCtxResetPersistingL2Cache`: hints that change nothing here.
+pub(crate) fn hint() -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    driver.current(&state)?;
+    Ok(())
+}
+
+/// `cuCtxGetStreamPriorityRange`.
+pub(crate) fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Result {
+    let driver = driver()?;
+    driver.current(&driver.state())?;
+    least.put_if_wanted(stream::PRIORITY_LEAST);
+    greatest.put_if_wanted(stream::PRIORITY_GREATEST);
+    Ok(())
+}
+
+/// Waits for all that a context has been told to do.
+pub(crate) fn synchronise(driver: &Driver, context: Handle<Context>) -> Result {
+    let targets = {
+        let state = driver.state();
+        if crate::graph::is_capturing_globally(&state, context) {
+            drop(state);
+            crate::graph::invalidate_all(&mut driver.state(), context);
+            return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        driver.check(&state, context)?;
+        stream::targets(&state, context)
+    };
+    for target in targets {
+        driver.wait(target)?;
+    }
+    driver.effects.run(driver);
+    let state = driver.state();
+    driver.check(&state, context)
+}
+
+/// `cuCtxSynchronize`.
+pub(crate) fn synchronise_current() -> Result {
+    let driver = driver()?;
+    let context = driver.current(&driver.state())?;
+    synchronise(driver, context)
+}
+
+/// `cuCtxSynchronize_v2`.
+pub(crate) fn synchronise_given(context: Handle<Context>) -> Result {
+    let driver = driver()?;
+    let context = meant(driver, &driver.state(), context)?;
+    synchronise(driver, context)
+}
+
+/// `cuCtxEnablePeerAccess`.
+pub(crate) fn enable_peer(peer: Handle<Context>, flags: u32) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let current = driver.current(&state)?;
+    let device = state
+        .contexts
+        .get(peer)
+        .ok_or(Error::INVALID_CONTEXT)?
+        .device;
+    let own = state
+        .contexts
+        .get(current)
+        .map_or(0, |context| context.device);
+    if flags != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    if own == device || !crate::device::can_access_peer(driver, own, device) {
+        return Err(if own == device {
+            Error::INVALID_DEVICE
+        } else {
+            Error::PEER_ACCESS_UNSUPPORTED
+        });
+    }
+    let context = state
+        .contexts
+        .get_mut(current)
+        .ok_or(Error::INVALID_CONTEXT)?;
+    if context.peers.contains(&device) {
+        return Err(Error::PEER_ACCESS_ALREADY_ENABLED);
+    }
+    context.peers.push(device);
+    Ok(())
+}
+
+/// `cuCtxDisablePeerAccess`.
+pub(crate) fn disable_peer(peer: Handle<Context>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let current = driver.current(&state)?;
+    let device = state
+        .contexts
+        .get(peer)
+        .ok_or(Error::INVALID_CONTEXT)?
+        .device;
+    let context = state
+        .contexts
+        .get_mut(current)
+        .ok_or(Error::INVALID_CONTEXT)?;
+    let at = context.peers.iter().position(|&there| there == device);
+    context
+        .peers
+        .remove(at.ok_or(Error::PEER_ACCESS_NOT_ENABLED)?);
+    Ok(())
+}
+
+fn ordinal(driver: &Driver, ordinal: i32) -> Result<usize> {
+    driver.device(ordinal)?;
+    usize::try_from(ordinal).map_err(|_| Error::INVALID_DEVICE)
+}
+
+/// `cuDevicePrimaryCtxRetain`.
+pub(crate) fn retain_primary(out: Out<Handle<Context>>, device: i32) -> Result {
+    static CREATING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let driver = driver()?;
+    let device = ordinal(driver, device)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let _one_at_a_time = CREATING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let there = driver.state().primaries[device];
+    let context = match there {
+        Some(context) => context,
+        None => {
+            let flags = driver.state().primary_flags[device];
+            let context = driver.create(device, flags, true, None)?;
+            driver.state().primaries[device] = Some(context);
+            context
+        }
+    };
+    driver.state().retained[device] += 1;
+    out.put(context)
+}
+
+/// `cuDevicePrimaryCtxRelease_v2`.
+pub(crate) fn release_primary(device: i32) -> Result {
+    let driver = driver()?;
+    let device = ordinal(driver, device)?;
+    let last = {
+        let mut state = driver.state();
+        let retained = &mut state.retained[device];
+        *retained = retained.checked_sub(1).ok_or(Error::INVALID_CONTEXT)?;
+        if *retained > 0 {
+            return Ok(());
+        }
+        state.primaries[device].take()
+    };
+    last.map_or(Ok(()), |context| {
+        let _waited = synchronise(driver, context);
+        driver.destroy(context)
+    })
+}
+
+/// `cuDevicePrimaryCtxReset_v2`.
+pub(crate) fn reset_primary(device: i32) -> Result {
+    let driver = driver()?;
+    let device = ordinal(driver, device)?;
+    let there = {
+        let mut state = driver.state();
+        state.retained[device] = 0;
+        state.primaries[device].take()
+    };
+    there.map_or(Ok(()), |context| {
+        let _waited = synchronise(driver, context);
+        driver.destroy(context)
+    })
+}
+
+/// `cuDevicePrimaryCtxSetFlags_v2`.
+pub(crate) fn set_primary_flags(device: i32, flags: u32) -> Result {
+    let driver = driver()?;
+    let device = ordinal(driver, device)?;
+    if flags & !FLAGS != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut state = driver.state();
+    state.primary_flags[device] = flags;
+    if let Some(primary) = state.primaries[device]
+        && let Some(context) = state.contexts.get_mut(primary)
+    {
+        context.flags = flags;
+    }
+    Ok(())
+}
+
+/// `cuDevicePrimaryCtxGetState`.
+pub(crate) fn primary_state(device: i32, flags: Out<u32>, active: Out<i32>) -> Result {
+    let driver = driver()?;
+    let device = ordinal(driver, device)?;
+    let state = driver.state();
+    flags.put(state.primary_flags[device])?;
+    active.put(i32::from(state.primaries[device].is_some()))
+}

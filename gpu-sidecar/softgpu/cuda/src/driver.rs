@@ -1,0 +1,412 @@
+//! The process's one connection to the server of its software GPU, and what all calls go through.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use device::part::Part;
+use device::{Span, Time};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::thread::futex;
+use softgpu_wire::config::Config;
+use softgpu_wire::identity::{Identity, Unit};
+use softgpu_wire::message::{Kind, Message, MessageError, Role, VERSION};
+use softgpu_wire::page::{Awaited, Bell, IN_FLIGHT, Page, Shared, Sleep};
+use softgpu_wire::record::{Command, Record, StreamSlot, Token};
+use softgpu_wire::{clock, place};
+
+use crate::effects::Effects;
+use crate::error::{Error, Result};
+use crate::mps::{self, Mps};
+use crate::state::State;
+use crate::visible;
+
+/// How long a thread waits before it looks whether the server still lives.
+const LOOK_AFTER: Duration = Duration::from_millis(50);
+
+/// A GPU or slice that this process may use.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Its number at the server.
+    pub(crate) unit: u32,
+    /// The GPU it is or lies on.
+    pub(crate) gpu: usize,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) name: String,
+    pub(crate) sms: u32,
+    /// Bytes, after the scale.
+    pub(crate) memory: u64,
+    pub(crate) part: Part,
+    pub(crate) is_slice: bool,
+    /// Bytes per second of its memory, after the scale.
+    pub(crate) memory_rate: u64,
+}
+
+/// See the [module](self).
+pub(crate) struct Driver {
+    pub(crate) config: Config,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) page: Shared<Page>,
+    pub(crate) mps: Option<Mps>,
+    pub(crate) effects: Effects,
+    bell: Shared<Bell>,
+    ring: OwnedFd,
+    socket: Mutex<OwnedFd>,
+    /// The result that every call has from now on; 0: none.
+    lost: AtomicU32,
+    state: Mutex<State>,
+    /// Commands since somebody looked whether the server lives.
+    unlooked: AtomicU64,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+static INIT: Mutex<()> = Mutex::new(());
+/// A child of a fork may not use its parent's connection.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+fn unpoisoned<'a, T>(
+    lock: std::result::Result<MutexGuard<'a, T>, PoisonError<MutexGuard<'a, T>>>,
+) -> MutexGuard<'a, T> {
+    lock.unwrap_or_else(PoisonError::into_inner)
+}
+
+extern "C" fn forked() {
+    if DRIVER.get().is_some() {
+        IS_FORKED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The folder in which this library lies.
+fn own_folder() -> Option<PathBuf> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    let here = own_folder as fn() -> Option<PathBuf>;
+    // SAFETY: the address is one in this library, the place for the answer is there.
+    let found = unsafe { libc::dladdr(here as *const c_void, info.as_mut_ptr()) };
+    if found == 0 {
+        return None;
+    }
+    // SAFETY: all its bytes were zero before, which is good for pointers and numbers.
+    let info = unsafe { info.assume_init() };
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr gives a C string that lives as long as the library.
+    let path = unsafe { std::ffi::CStr::from_ptr(info.dli_fname) };
+    let path = Path::new(std::ffi::OsStr::new(path.to_str().ok()?)).canonicalize();
+    path.ok()?.parent().map(Path::to_path_buf)
+}
+
+/// The driver, once `cuInit` was there.
+pub(crate) fn driver() -> Result<&'static Driver> {
+    if IS_FORKED.load(Ordering::Relaxed) {
+        return Err(Error::NOT_INITIALIZED);
+    }
+    let driver = DRIVER.get().ok_or(Error::NOT_INITIALIZED)?;
+    match driver.lost.load(Ordering::Relaxed) {
+        0 => Ok(driver),
+        lost => Err(Error(lost)),
+    }
+}
+
+/// `cuInit`.
+pub(crate) fn init(flags: u32) -> Result {
+    if flags != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    if IS_FORKED.load(Ordering::Relaxed) {
+        return Err(Error::NOT_INITIALIZED);
+    }
+    let _only = unpoisoned(INIT.lock());
+    if DRIVER.get().is_some() {
+        return driver().map(|_| ());
+    }
+    let driver = Driver::connect()?;
+    let _new = DRIVER.set(driver);
+    // SAFETY: the handler touches atomics alone.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    Ok(())
+}
+
+/// Bytes per second of a unit's memory, before the scale.
+fn memory_rate(part: &Part, unit: &Unit) -> u64 {
+    match (&unit.slice, &part.mig) {
+        (Some(slice), Some(mig)) => {
+            part.memory_bytes_per_second / u64::from(mig.memory_slices.max(1))
+                * u64::from(slice.memory_slices)
+        }
+        _ => part.memory_bytes_per_second,
+    }
+}
+
+fn name_of_this_program() -> Vec<u8> {
+    let name = std::fs::read("/proc/self/comm").unwrap_or_default();
+    name.trim_ascii().to_vec()
+}
+
+impl Driver {
+    fn connect() -> Result<Self> {
+        let own = own_folder();
+        let folder = place::folder(own.as_deref()).ok_or(Error::SYSTEM_NOT_READY)?;
+        let program = own.unwrap_or_else(|| folder.clone()).join(place::SERVER);
+        let socket = place::connect_or_start(&folder, &program).map_err(|error| {
+            complain(&format!("no server: {error}"));
+            Error::SYSTEM_NOT_READY
+        })?;
+        let hello = Message::new(Kind::Hello, &[VERSION, Role::Cuda as u64])
+            .with_bytes(name_of_this_program());
+        let mut answer = ask(&socket, &hello)?;
+        let config = String::from_utf8(std::mem::take(&mut answer.bytes))
+            .ok()
+            .and_then(|text| Config::parse(&text).ok())
+            .ok_or(Error::SYSTEM_NOT_READY)?;
+        let identity = Identity::new(&folder, &config).map_err(|_| Error::SYSTEM_NOT_READY)?;
+        let node = config.node().map_err(|_| Error::SYSTEM_NOT_READY)?;
+        let [page, bell, ring] =
+            <[OwnedFd; 3]>::try_from(answer.files).map_err(|_| Error::SYSTEM_NOT_READY)?;
+        let devices = visible::units(&identity, visible::variable().as_deref())
+            .into_iter()
+            .map(|at| {
+                let unit = &identity.units[at];
+                let part = node.gpus[unit.gpu].part.clone();
+                let rate = memory_rate(&part, unit) / u64::from(config.bytes);
+                let name = identity.gpus[unit.gpu].name;
+                Device {
+                    unit: unit.number,
+                    gpu: unit.gpu,
+                    uuid: unit.uuid,
+                    name: unit.slice.as_ref().map_or_else(
+                        || name.to_owned(),
+                        |slice| format!("{name} MIG {}", slice.profile),
+                    ),
+                    sms: unit.sms,
+                    memory: unit.memory,
+                    part,
+                    is_slice: unit.slice.is_some(),
+                    memory_rate: rate.max(1),
+                }
+            })
+            .collect::<Vec<_>>();
+        let page = Shared::<Page>::open(page).map_err(|_| Error::SYSTEM_NOT_READY)?;
+        let bell = Shared::<Bell>::open(bell).map_err(|_| Error::SYSTEM_NOT_READY)?;
+        let mps = mps::enter()?;
+        let state = State::new(devices.len());
+        Ok(Self {
+            config,
+            devices,
+            page,
+            mps,
+            effects: Effects::default(),
+            bell,
+            ring,
+            socket: Mutex::new(socket),
+            lost: AtomicU32::new(0),
+            state: Mutex::new(state),
+            unlooked: AtomicU64::new(0),
+        })
+    }
+
+    /// What this process has made.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        unpoisoned(self.state.lock())
+    }
+
+    /// Asks the server for something and waits for the answer.
+    pub(crate) fn request(&self, message: &Message) -> Result<Message> {
+        let socket = unpoisoned(self.socket.lock());
+        let answer = ask(&socket, message);
+        if answer.as_ref().err() == Some(&Error::DEVICE_UNAVAILABLE) {
+            self.lose(Error::DEVICE_UNAVAILABLE);
+        }
+        answer
+    }
+
+    /// From now on every call comes to this.
+    pub(crate) fn lose(&self, error: Error) {
+        let _first = self
+            .lost
+            .compare_exchange(0, error.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The state, with room for as many commands; waits for it.
+    pub(crate) fn room(&self, commands: u64) -> Result<MutexGuard<'_, State>> {
+        self.wait_unlocked()?;
+        if self.unlooked.fetch_add(1, Ordering::Relaxed) % 1024 == 1023 {
+            self.look()?;
+        }
+        loop {
+            let state = self.state();
+            let pushed = self.page.pushed();
+            if pushed + commands > self.page.taken() + softgpu_wire::page::COMMANDS {
+                let target = (pushed + commands).saturating_sub(softgpu_wire::page::COMMANDS / 2);
+                drop(state);
+                self.wait(Awaited::Taken(target.min(pushed)))?;
+            } else if state.submitted + commands > self.page.retired() + IN_FLIGHT {
+                let target = (state.submitted + commands).saturating_sub(IN_FLIGHT);
+                drop(state);
+                self.wait(Awaited::Retired(target))?;
+            } else {
+                return Ok(state);
+            }
+        }
+    }
+
+    /// Puts a command into the ring. There must be [room](Self::room).
+    pub(crate) fn put(
+        &self,
+        stamp: Time,
+        stream: StreamSlot,
+        token: Option<Token>,
+        command: Command,
+    ) {
+        let record = Record {
+            stamp,
+            stream,
+            token,
+            command,
+        };
+        // Room was made before.
+        let _fits = self.page.push(&record.encode());
+        let pushed = self.page.pushed();
+        let is_half_full = pushed - self.page.taken() > softgpu_wire::page::COMMANDS / 2;
+        match self.bell.sleep() {
+            Sleep::Awake => {}
+            Sleep::Short if !is_half_full => {}
+            Sleep::Short | Sleep::Deep => self.ring(),
+        }
+    }
+
+    /// Wakes the server.
+    fn ring(&self) {
+        let _rung = rustix::io::write(&self.ring, &1_u64.to_ne_bytes());
+    }
+
+    /// Has the server look at the rings soon, without waiting for it.
+    pub(crate) fn nudge(&self) {
+        self.page.ask();
+        if self.bell.sleep() != Sleep::Awake {
+            self.ring();
+        }
+    }
+
+    /// Whether something has happened, its effect on memory aside.
+    pub(crate) fn is_there(&self, awaited: Awaited) -> bool {
+        match awaited {
+            Awaited::Stream(stream, target) => self.page.stream_done(stream) >= target,
+            Awaited::Event(event, target) => self.page.event(event).0 >= target,
+            Awaited::Retired(target) => self.page.retired() >= target,
+            Awaited::Taken(target) => self.page.taken() >= target,
+        }
+    }
+
+    /// Waits until something has happened, and all that had an effect on memory by then has had it. No lock is held.
+    pub(crate) fn wait(&self, awaited: Awaited) -> Result {
+        while !self.is_there(awaited) {
+            let Some(place) = self.page.begin_wait(awaited) else {
+                // More threads wait than there are places.
+                self.nudge();
+                std::thread::sleep(Duration::from_millis(1));
+                self.look()?;
+                continue;
+            };
+            self.nudge();
+            let word = self.page.wait_word(&place);
+            let timeout = clock::timespec(Span::from(LOOK_AFTER));
+            let mut result = Ok(());
+            while word.load(Ordering::Acquire) == 1 && !self.is_there(awaited) {
+                match futex::wait(word, futex::Flags::empty(), 1, Some(&timeout)) {
+                    Err(Errno::TIMEDOUT) => {
+                        result = self.look();
+                        if result.is_err() {
+                            break;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            self.page.end_wait(place);
+            result?;
+        }
+        self.effects.run(self);
+        Ok(())
+    }
+
+    /// Whether something has happened, with its effect on memory.
+    pub(crate) fn has_happened(&self, awaited: Awaited) -> bool {
+        if self.is_there(awaited) {
+            self.effects.run(self);
+            return true;
+        }
+        self.nudge();
+        false
+    }
+
+    /// Looks whether the server lives.
+    pub(crate) fn look(&self) -> Result {
+        let socket = unpoisoned(self.socket.lock());
+        let mut byte = [0_u8; 1];
+        let seen = rustix::net::recv(
+            socket.as_fd(),
+            &mut byte,
+            RecvFlags::PEEK | RecvFlags::DONTWAIT,
+        );
+        drop(socket);
+        match seen {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, bytes)) if bytes > 0 => {}
+            _ => {
+                self.lose(Error::DEVICE_UNAVAILABLE);
+                return Err(Error::DEVICE_UNAVAILABLE);
+            }
+        }
+        if let Some(mps) = &self.mps
+            && !mps.is_there()
+        {
+            self.lose(Error::MPS_CONNECTION_FAILED);
+            return Err(Error::MPS_CONNECTION_FAILED);
+        }
+        Ok(())
+    }
+
+    /// Waits while a checkpoint has stopped this process.
+    pub(crate) fn wait_unlocked(&self) -> Result {
+        let locked = self.page.locked();
+        while locked.load(Ordering::Acquire) != 0 {
+            let timeout = clock::timespec(Span::from(LOOK_AFTER));
+            let _woken = futex::wait(locked, futex::Flags::empty(), 1, Some(&timeout));
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// The device of an ordinal.
+    pub(crate) fn device(&self, ordinal: i32) -> Result<&Device> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|at| self.devices.get(at))
+            .ok_or(Error::INVALID_DEVICE)
+    }
+}
+
+/// Says on standard error what no result can say.
+pub(crate) fn complain(why: &str) {
+    use std::io::Write as _;
+    let _written = writeln!(std::io::stderr(), "softgpu: {why}");
+}
+
+fn ask(socket: &OwnedFd, message: &Message) -> Result<Message> {
+    message
+        .send(socket, SendFlags::empty())
+        .map_err(|_| Error::DEVICE_UNAVAILABLE)?;
+    match Message::receive(socket, RecvFlags::empty()) {
+        Ok(answer) if answer.kind != message.kind => Err(Error::DEVICE_UNAVAILABLE),
+        Ok(answer) if answer.error != 0 => Err(Error(answer.error)),
+        Ok(answer) => Ok(answer),
+        Err(MessageError::Closed | MessageError::Form | MessageError::System(_)) => {
+            Err(Error::DEVICE_UNAVAILABLE)
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! What commands do to memory, and when: in the order in which they end on the timeline, before anybody who waits for
+//! them goes on. Whoever waits does it himself; what nobody waits for is done by a thread of its own.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::thread::futex;
+use softgpu_wire::clock;
+use softgpu_wire::message::{Kind, Message};
+use softgpu_wire::record::{Command, StreamSlot};
+
+use crate::driver::{Driver, driver};
+use crate::error::Error;
+use crate::graph::Program;
+use crate::ipc::EventPage;
+use crate::memory::Access;
+use crate::work::{Copy, HostCall, Set, Side, Work};
+
+/// What is to be done when a command has ended.
+pub(crate) enum Effect {
+    Work(Work),
+    /// What the nodes of a graph do, in their order.
+    Graph(Arc<Program>),
+    /// Others are told that all before is done.
+    SharedRecord(Arc<EventPage>),
+    /// All that came before the record in the other process is waited for.
+    SharedWait(Arc<EventPage>),
+    /// Memory goes back to its pool.
+    Free(u64),
+}
+
+/// A function of the host whose turn has come.
+struct Turn {
+    call: HostCall,
+    command: u64,
+    node: u32,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Effects {
+    /// By token.
+    pending: Mutex<HashMap<u64, Effect>>,
+    /// Held while effects are taken from the ring and done: their order is the ring's.
+    running: Mutex<()>,
+    has_worker: AtomicBool,
+    calls: OnceLock<Sender<Turn>>,
+    /// How many have been done.
+    done: AtomicU64,
+}
+
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a thread that no signal of the program reaches.
+fn start(name: &str, run: impl FnOnce() + Send + 'static) {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: it fills the set that it is given.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: both sets are there, the first is filled; the mask is this thread's alone, and inherited by the new one.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    if started.is_err() {
+        crate::driver::complain("cannot start a thread: what nobody waits for is not done");
+    }
+    // SAFETY: the mask that the call above has stored.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+}
+
+impl Effects {
+    /// An effect for a token.
+    pub(crate) fn add(&self, token: u64, effect: Effect) {
+        locked(&self.pending).insert(token, effect);
+        if !self.has_worker.swap(true, Ordering::Relaxed) {
+            start("softgpu-effects", work);
+        }
+    }
+
+    /// Nothing is done to memory while this is held.
+    pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
+        locked(&self.running)
+    }
+
+    /// Does whatever is due.
+    pub(crate) fn run(&self, driver: &Driver) {
+        let _in_order = locked(&self.running);
+        while let Some(completion) = driver.page.take_completion() {
+            if completion.turn > 0 {
+                self.call(completion.token, completion.value, completion.turn);
+                continue;
+            }
+            let Some(effect) = locked(&self.pending).remove(&completion.token) else {
+                continue;
+            };
+            perform(driver, effect, completion.value);
+            self.done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands a function of the host to the thread that calls them.
+    fn call(&self, token: u64, command: u64, turn: u64) {
+        let node = u32::try_from(turn - 1).unwrap_or(u32::MAX);
+        let call = match locked(&self.pending).get(&token) {
+            Some(Effect::Work(Work::Host(call))) => Some(*call),
+            Some(Effect::Graph(program)) => program.host_call(node),
+            _ => None,
+        };
+        let Some(call) = call else {
+            return;
+        };
+        let calls = self.calls.get_or_init(|| {
+            let (sender, receiver) = channel::<Turn>();
+            start("softgpu-callbacks", move || {
+                for turn in receiver {
+                    call_now(&turn);
+                }
+            });
+            sender
+        });
+        let _sent = calls.send(Turn {
+            call,
+            command,
+            node,
+        });
+    }
+
+    /// A context has gone wrong or is gone: what has not been done will not be.
+    pub(crate) fn forget_all(&self) {
+        locked(&self.pending).clear();
+    }
+}
+
+fn call_now(turn: &Turn) {
+    let Ok(driver) = driver() else {
+        return;
+    };
+    // All that ended before its turn has had its effect.
+    driver.effects.run(driver);
+    match turn.call {
+        HostCall::Function(function, data) => function(std::ptr::with_exposed_provenance_mut(data)),
+        HostCall::Callback(function, stream, data) => {
+            function(stream, 0, std::ptr::with_exposed_provenance_mut(data));
+        }
+    }
+    let Ok(_state) = driver.room(1) else {
+        return;
+    };
+    let command = Command::HostDone {
+        command: turn.command,
+        node: turn.node,
+    };
+    driver.put(clock::now(), StreamSlot(0), None, command);
+    driver.nudge();
+}
+
+/// The thread that does what nobody waits for.
+fn work() {
+    loop {
+        let Ok(driver) = driver() else {
+            return;
+        };
+        let bell = driver.page.completions_bell();
+        let seen = bell.load(Ordering::Acquire);
+        driver.effects.run(driver);
+        let _rung = futex::wait(bell, futex::Flags::empty(), seen, None);
+    }
+}
+
+fn perform(driver: &Driver, effect: Effect, value: u64) {
+    match effect {
+        Effect::Work(work) => perform_work(driver, &work),
+        Effect::Graph(program) => {
+            for work in program.works() {
+                perform_work(driver, work);
+            }
+        }
+        Effect::SharedRecord(page) => page.record_done(),
+        Effect::SharedWait(page) => page.wait_done(value, driver),
+        Effect::Free(address) => crate::pool::free_now(driver, address),
+    }
+}
+
+fn perform_work(driver: &Driver, work: &Work) {
+    let result = match work {
+        Work::Kernel(launched) => launched
+            .launch
+            .map_or(Ok(()), |launch| run_kernel(driver, &launch)),
+        Work::Copy(copy) => run_copy(driver, copy),
+        Work::Set(set) => run_set(driver, set),
+        Work::Host(_) | Work::Nothing => Ok(()),
+    };
+    if let Err(fault) = result {
+        fail(driver, fault);
+    }
+}
+
+/// Where memory was used that may not be used so.
+struct Fault {
+    address: u64,
+}
+
+/// The context whose memory it would have been is broken from now on, and so are, under MPS, its neighbours.
+fn fail(driver: &Driver, fault: Fault) {
+    let contexts: Vec<_> = {
+        let state = driver.state();
+        let near = state.memory.device_near(fault.address);
+        state
+            .contexts
+            .iter()
+            .filter(|(_, context)| near.is_none_or(|device| device == context.device))
+            .map(|(_, context)| context.number)
+            .collect()
+    };
+    for context in contexts {
+        let words = [u64::from(context), u64::from(Error::ILLEGAL_ADDRESS.0)];
+        let _told = driver.request(&Message::new(Kind::Fault, &words));
+    }
+}
+
+fn check(driver: &Driver, address: u64, bytes: u64, access: Access) -> Result<(), Fault> {
+    if bytes == 0 || driver.state().memory.may_copy(address, bytes, access) {
+        return Ok(());
+    }
+    Err(Fault { address })
+}
+
+/// Bytes of a side from its first to behind its last.
+fn reach(side: &Side, extent: &[u64; 3]) -> u64 {
+    if extent.contains(&0) {
+        return 0;
+    }
+    let rows = side.pitch.saturating_mul(extent[1] - 1);
+    let slices = side.slice.saturating_mul(extent[2] - 1);
+    slices.saturating_add(rows).saturating_add(extent[0])
+}
+
+const fn pointer(address: u64) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+fn run_copy(driver: &Driver, copy: &Copy) -> Result<(), Fault> {
+    check(
+        driver,
+        copy.to.address,
+        reach(&copy.to, &copy.extent),
+        Access::Write,
+    )?;
+    if copy.staged.is_none() {
+        check(
+            driver,
+            copy.from.address,
+            reach(&copy.from, &copy.extent),
+            Access::Read,
+        )?;
+    }
+    let [width, rows, slices] = copy.extent;
+    let source = copy.staged.as_ref().map_or(copy.from.address, |bytes| {
+        bytes.as_ptr().expose_provenance() as u64
+    });
+    let bytes = usize::try_from(width).unwrap_or_default();
+    for slice in 0..slices {
+        for row in 0..rows {
+            let from = source + slice * copy.from.slice + row * copy.from.pitch;
+            let to = copy.to.address + slice * copy.to.slice + row * copy.to.pitch;
+            // SAFETY: device memory at both ends was looked up just now, and nothing is unmapped while effects run; of
+            // host memory the caller of the driver says that it is there until the copy has ended.
+            unsafe { std::ptr::copy(pointer(from), pointer(to), bytes) };
+        }
+    }
+    Ok(())
+}
+
+fn run_set(driver: &Driver, set: &Set) -> Result<(), Fault> {
+    let [elements, rows] = set.extent;
+    let width = elements * u64::from(set.element);
+    check(
+        driver,
+        set.to.address,
+        reach(&set.to, &[width, rows, 1]),
+        Access::Write,
+    )?;
+    let count = usize::try_from(elements).unwrap_or_default();
+    for row in 0..rows {
+        let to = set.to.address + row * set.to.pitch;
+        let bytes = set.value.to_le_bytes();
+        match set.element {
+            1 => {
+                // SAFETY: looked up just now; nothing is unmapped while effects run.
+                unsafe { pointer(to).write_bytes(bytes[0], count) };
+            }
+            2 => {
+                let value = u16::from_le_bytes([bytes[0], bytes[1]]);
+                for at in 0..count {
+                    // SAFETY: as above; the address need not be aligned.
+                    unsafe {
+                        pointer(to)
+                            .cast::<u16>()
+                            .wrapping_add(at)
+                            .write_unaligned(value)
+                    };
+                }
+            }
+            _ => {
+                for at in 0..count {
+                    // SAFETY: as above.
+                    unsafe {
+                        pointer(to)
+                            .cast::<u32>()
+                            .wrapping_add(at)
+                            .write_unaligned(set.value)
+                    };
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A stretch of memory as a slice of `T`.
+fn slice<'a, T>(address: u64, count: u64) -> Result<&'a [T], Fault> {
+    slice_mut(address, count).map(|slice| &*slice)
+}
+
+fn slice_mut<'a, T>(address: u64, count: u64) -> Result<&'a mut [T], Fault> {
+    let at = pointer(address).cast::<T>();
+    if !at.is_aligned() {
+        return Err(Fault { address });
+    }
+    let count = usize::try_from(count).map_err(|_| Fault { address })?;
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: aligned, and looked up as mapped before (`run_kernel`); what overlaps is copied first. The program must not
+    // touch what a kernel of its own works on, as on a GPU; other processes may, whose bytes are then any.
+    Ok(unsafe { std::slice::from_raw_parts_mut(at, count) })
+}
+
+/// A copy of what is read, where it overlaps what is written.
+fn apart<T: Clone>(read: &[T], written: &[T]) -> Option<Vec<T>> {
+    let (read_at, written_at) = (read.as_ptr_range(), written.as_ptr_range());
+    let overlaps = read_at.start < written_at.end && written_at.start < read_at.end;
+    overlaps.then(|| read.to_vec())
+}
+
+fn run_kernel(driver: &Driver, launch: &kernels::Launch) -> Result<(), Fault> {
+    use kernels::{Launch, effect};
+    for access in launch.accesses() {
+        let kind = if access.writes {
+            Access::Write
+        } else {
+            Access::Read
+        };
+        let address = access.address;
+        if !driver.state().memory.may(address, access.bytes, kind) {
+            return Err(Fault { address });
+        }
+    }
+    match *launch {
+        Launch::Spin { .. } => {}
+        Launch::Fill { out, words, value } => effect::fill(slice_mut(out, words)?, value),
+        Launch::Sum { out, input, words } if words > 0 => {
+            let sum = effect::sum(slice(input, words)?);
+            add_to(out, sum)?;
+        }
+        Launch::Hash { out, input, words } if words > 0 => {
+            let sum = effect::hash(0, slice(input, words)?);
+            add_to(out, sum)?;
+        }
+        Launch::Sum { .. } | Launch::Hash { .. } => {}
+        Launch::Add { c, a, b, n } => {
+            let (a, b) = (slice::<f32>(a, n)?, slice::<f32>(b, n)?);
+            let c = slice_mut::<f32>(c, n)?;
+            let (left, right) = (apart(a, c), apart(b, c));
+            effect::add(
+                c,
+                left.as_deref().unwrap_or(a),
+                right.as_deref().unwrap_or(b),
+            );
+        }
+        Launch::Saxpy { y, x, n, a } => {
+            let x = slice::<f32>(x, n)?;
+            let y = slice_mut::<f32>(y, n)?;
+            let copy = apart(x, y);
+            effect::saxpy(y, copy.as_deref().unwrap_or(x), a);
+        }
+        Launch::Matmul { c, a, b, n } => {
+            let elements = u64::from(n) * u64::from(n);
+            let (a, b) = (slice::<f32>(a, elements)?, slice::<f32>(b, elements)?);
+            let c = slice_mut::<f32>(c, elements)?;
+            let (left, right) = (apart(a, c), apart(b, c));
+            effect::matmul(
+                c,
+                left.as_deref().unwrap_or(a),
+                right.as_deref().unwrap_or(b),
+                n as usize,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Adds to a sum in memory, as an atomic addition does.
+fn add_to(out: u64, sum: u64) -> Result<(), Fault> {
+    let [word] = slice_mut::<u64>(out, 1)? else {
+        return Ok(());
+    };
+    *word = word.wrapping_add(sum);
+    Ok(())
+}

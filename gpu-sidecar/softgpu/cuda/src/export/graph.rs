@@ -1,0 +1,6 @@
+//! Capture and graphs.
+
+use super::functions;
+
+functions! { TABLE:
+}

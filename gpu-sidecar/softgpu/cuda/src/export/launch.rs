@@ -1,0 +1,57 @@
+//! Code and its launches.
+
+use std::ffi::{c_char, c_void};
+
+use crate::launch::{self, Config};
+use crate::module::{self, Function, Kernel, Library, Module};
+use crate::pointer::{In, Out, Text};
+use crate::stream::{Default, Stream};
+use crate::table::Handle;
+
+use super::functions;
+
+functions! { TABLE:
+    fn cuModuleLoad(out: Out<Handle<Module>>, name: Text) = module::load_file(out, name);
+    fn cuModuleLoadData(out: Out<Handle<Module>>, image: *const c_void) = module::load_data(out, image);
+    fn cuModuleLoadDataEx(out: Out<Handle<Module>>, image: *const c_void, _count: u32, _options: *const c_void, _values: *const c_void) = module::load_data(out, image);
+    fn cuModuleLoadFatBinary(out: Out<Handle<Module>>, image: *const c_void) = module::load_data(out, image);
+    fn cuModuleUnload(handle: Handle<Module>) = module::unload(handle);
+    fn cuModuleGetFunction(out: Out<Handle<Function>>, handle: Handle<Module>, name: Text) = module::get_function(out, handle, name);
+    fn cuModuleGetFunctionCount(out: Out<u32>, handle: Handle<Module>) = module::function_count(out, handle);
+    fn cuModuleEnumerateFunctions(out: Out<Handle<Function>>, count: u32, handle: Handle<Module>) = module::enumerate_functions(out, count, handle);
+    fn cuModuleGetLoadingMode(out: Out<u32>) = module::loading_mode(out);
+    fn cuModuleGetGlobal_v2(_address: Out<u64>, _bytes: Out<usize>, handle: Handle<Module>, _name: Text) = module::get_global(handle);
+    fn cuLibraryLoadData(out: Out<Handle<Library>>, image: *const c_void, _o: *const c_void, _ov: *const c_void, _oc: u32, _l: *const c_void, _lv: *const c_void, _lc: u32) = module::library_load_data(out, image);
+    fn cuLibraryLoadFromFile(out: Out<Handle<Library>>, name: Text, _o: *const c_void, _ov: *const c_void, _oc: u32, _l: *const c_void, _lv: *const c_void, _lc: u32) = module::library_load_file(out, name);
+    fn cuLibraryUnload(handle: Handle<Library>) = module::library_unload(handle);
+    fn cuLibraryGetKernel(out: Out<Handle<Kernel>>, handle: Handle<Library>, name: Text) = module::library_kernel(out, handle, name);
+    fn cuLibraryGetKernelCount(out: Out<u32>, handle: Handle<Library>) = module::library_kernel_count(out, handle);
+    fn cuLibraryEnumerateKernels(out: Out<Handle<Kernel>>, count: u32, handle: Handle<Library>) = module::library_enumerate(out, count, handle);
+    fn cuLibraryGetModule(out: Out<Handle<Module>>, handle: Handle<Library>) = module::library_module(out, handle);
+    fn cuKernelGetFunction(out: Out<Handle<Function>>, handle: Handle<Kernel>) = module::kernel_function(out, handle);
+    fn cuKernelGetLibrary(out: Out<Handle<Library>>, handle: Handle<Kernel>) = module::kernel_library(out, handle);
+    fn cuKernelGetName(out: Out<*const c_char>, handle: Handle<Function>) = module::name(out, handle);
+    fn cuKernelGetParamInfo(handle: Handle<Function>, index: usize, offset: Out<usize>, size: Out<usize>) = module::parameter_info(handle, index, offset, size);
+    fn cuKernelGetAttribute(out: Out<i32>, attribute: u32, handle: Handle<Function>, _device: i32) = module::attribute(out, attribute, handle);
+    fn cuKernelSetAttribute(attribute: u32, value: i32, handle: Handle<Function>, _device: i32) = module::set_attribute(handle, attribute, value);
+    fn cuKernelSetCacheConfig(handle: Handle<Function>, _preference: u32, _device: i32) = module::function_hint(handle);
+    fn cuFuncGetName(out: Out<*const c_char>, handle: Handle<Function>) = module::name(out, handle);
+    fn cuFuncGetModule(out: Out<Handle<Module>>, handle: Handle<Function>) = module::function_module(out, handle);
+    fn cuFuncGetParamInfo(handle: Handle<Function>, index: usize, offset: Out<usize>, size: Out<usize>) = module::parameter_info(handle, index, offset, size);
+    fn cuFuncGetAttribute(out: Out<i32>, attribute: u32, handle: Handle<Function>) = module::attribute(out, attribute, handle);
+    fn cuFuncSetAttribute(handle: Handle<Function>, attribute: u32, value: i32) = module::set_attribute(handle, attribute, value);
+    fn cuFuncSetCacheConfig(handle: Handle<Function>, _preference: u32) = module::function_hint(handle);
+    fn cuFuncSetSharedMemConfig(handle: Handle<Function>, _preference: u32) = module::function_hint(handle);
+    fn cuFuncLoad(handle: Handle<Function>) = module::function_hint(handle);
+    fn cuFuncIsLoaded(out: Out<u32>, handle: Handle<Function>) = module::is_loaded(out, handle);
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<i32>, handle: Handle<Function>, block: i32, _shared: usize) = module::occupancy(out, handle, block);
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: Out<i32>, handle: Handle<Function>, block: i32, _shared: usize, _flags: u32) = module::occupancy(out, handle, block);
+    fn cuOccupancyMaxPotentialBlockSize(grid: Out<i32>, block: Out<i32>, handle: Handle<Function>, _of: *const c_void, _shared: usize, limit: i32) = module::occupancy_block_size(grid, block, handle, limit);
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: Out<i32>, block: Out<i32>, handle: Handle<Function>, _of: *const c_void, _shared: usize, limit: i32, _flags: u32) = module::occupancy_block_size(grid, block, handle, limit);
+    fn cuLaunchKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, extra, false, Default::Legacy);
+    fn cuLaunchKernel_ptsz(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, extra, false, Default::PerThread);
+    fn cuLaunchCooperativeKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, Default::Legacy);
+    fn cuLaunchCooperativeKernel_ptsz(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, Default::PerThread);
+    fn cuLaunchKernelEx(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, Default::Legacy);
+    fn cuLaunchKernelEx_ptsz(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, Default::PerThread);
+}

@@ -1,0 +1,73 @@
+//! The functions of the driver API, by the names under which programs find them.
+
+mod context;
+mod event;
+mod graph;
+mod launch;
+mod memory;
+mod stream;
+mod system;
+mod unsupported;
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+
+/// Where a function is.
+#[derive(Clone, Copy)]
+pub(crate) struct Address(pub(crate) *const ());
+
+// SAFETY: the address of a function, which stays and is never written to.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+/// Nothing that goes wrong in here unwinds into the program.
+pub(crate) fn guard(call: impl FnOnce() -> Result) -> u32 {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => error.0,
+        Err(_panic) => Error::UNKNOWN.0,
+    }
+}
+
+/// Declares functions with their names, and a table of them.
+macro_rules! functions {
+    ($table:ident: $( fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $body:expr; )*) => {
+        $(
+            #[expect(non_snake_case, reason = "the interface's name")]
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name($($argument: $kind),*) -> u32 {
+                $crate::export::guard(|| $body)
+            }
+        )*
+
+        pub(crate) const $table: &[(&str, $crate::export::Address)] = &[
+            $( (stringify!($name), $crate::export::Address($name as *const ())), )*
+        ];
+    };
+}
+pub(crate) use functions;
+
+/// All functions by name.
+pub(crate) fn table() -> &'static HashMap<&'static str, Address> {
+    static TABLE: OnceLock<HashMap<&'static str, Address>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        [
+            context::TABLE,
+            event::TABLE,
+            graph::TABLE,
+            launch::TABLE,
+            memory::TABLE,
+            stream::TABLE,
+            system::TABLE,
+            unsupported::TABLE,
+        ]
+        .into_iter()
+        .flatten()
+        .copied()
+        .collect()
+    })
+}

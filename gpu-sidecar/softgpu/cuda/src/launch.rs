@@ -1,0 +1,344 @@
+//! Launches: how many SMs a grid fills, how long it takes, and with which parameters it runs.
+
+use std::ffi::c_void;
+
+use softgpu_wire::record::{KernelRecord, LawCode};
+
+use crate::driver::{Device, Driver, driver};
+use crate::error::{Error, Result};
+use crate::module::{self, Code, Function};
+use crate::pointer::{In, bytes_at};
+use crate::state::State;
+use crate::stream::{self, Default, Stream};
+use crate::table::Handle;
+use crate::work::{Launched, PARAMETER_BYTES, Work};
+
+/// Threads that an SM runs at once.
+const THREADS_OF_AN_SM: u32 = 2048;
+/// Blocks that an SM runs at once.
+const BLOCKS_OF_AN_SM: u32 = 32;
+/// What a kernel takes besides what it does to memory, in ns.
+const LAUNCH_NS: u64 = 2_000;
+/// Multiplications and additions of an SM in a ns: 128 lanes at 1.5 GHz.
+const FMA_OF_AN_SM_PER_NS: u64 = 192;
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Config {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    stream: Handle<Stream>,
+    attributes: In<Attribute>,
+    attribute_count: u32,
+}
+
+/// `CUlaunchAttribute`: a number and 64 bytes.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub struct Attribute {
+    id: u32,
+    pad: u32,
+    value: [u64; 8],
+}
+
+/// Blocks of so many threads that an SM runs at once.
+pub(crate) fn blocks_on_an_sm(threads: u32) -> u32 {
+    let threads = threads.max(1).next_multiple_of(32);
+    (THREADS_OF_AN_SM / threads).clamp(1, BLOCKS_OF_AN_SM)
+}
+
+fn check_shape(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Result<(u64, u32)> {
+    let threads = block
+        .iter()
+        .try_fold(1_u32, |all, &one| all.checked_mul(one));
+    let threads = threads.filter(|threads| (1..=1024).contains(threads) && block[2] <= 64);
+    let threads = threads.ok_or(Error::INVALID_VALUE)?;
+    let in_range = grid[0] <= i32::MAX.unsigned_abs() && grid[1] <= 65_535 && grid[2] <= 65_535;
+    if grid.contains(&0) || !in_range {
+        return Err(Error::INVALID_VALUE);
+    }
+    if shared_bytes > 227 << 10 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let blocks = grid.iter().map(|&one| u64::from(one)).product();
+    Ok((blocks, threads))
+}
+
+/// How often all SMs have to be filled until a grid is through, and how many SMs it works on: blocks are spread over as many
+/// SMs as there are, before a second comes to any.
+fn waves(blocks: u64, threads: u32, sms: u32) -> (u64, u32) {
+    let at_once = u64::from(blocks_on_an_sm(threads)) * u64::from(sms.max(1));
+    let used = u32::try_from(blocks.min(sms.into())).unwrap_or(sms);
+    (blocks.div_ceil(at_once), used)
+}
+
+/// How long a kernel takes that moves these bytes and multiplies so often.
+fn duration(device: &Device, bytes: u64, multiplications: u64) -> u64 {
+    let moving = u128::from(bytes) * 1_000_000_000 / u128::from(device.memory_rate);
+    let moving = u64::try_from(moving).unwrap_or(u64::MAX);
+    let computing = multiplications / (FMA_OF_AN_SM_PER_NS * u64::from(device.sms.max(1)));
+    moving.max(computing).saturating_add(LAUNCH_NS)
+}
+
+/// What the timeline sees of a launch.
+fn record(
+    device: &Device,
+    code: &Code,
+    launch: Option<&kernels::Launch>,
+    blocks: u64,
+    threads: u32,
+) -> KernelRecord {
+    let (waves, filled) = waves(blocks, threads, device.sms);
+    let linear = LawCode {
+        law: 0,
+        parameter_millionths: 0,
+    };
+    match (code, launch) {
+        (
+            _,
+            Some(kernels::Launch::Spin {
+                ns,
+                law,
+                interference_millionths,
+            }),
+        ) => {
+            let (law, parameter_millionths) = law.encode();
+            KernelRecord {
+                duration_ns: ns.saturating_mul(waves),
+                sms: filled,
+                law: LawCode {
+                    law: u8::try_from(law).unwrap_or_default(),
+                    parameter_millionths,
+                },
+                interference_millionths: *interference_millionths,
+            }
+        }
+        (Code::Named(kernel), _) => KernelRecord {
+            duration_ns: kernel.duration_us.saturating_mul(1_000),
+            sms: kernel.sms.unwrap_or(filled).min(device.sms),
+            law: linear,
+            interference_millionths: 0,
+        },
+        (Code::Own(_), launch) => {
+            let bytes = launch.map_or(0, |launch| {
+                launch.accesses().map(|access| access.bytes).sum()
+            });
+            let multiplications = match launch {
+                Some(kernels::Launch::Matmul { n, .. }) => u64::from(*n).pow(3),
+                _ => 0,
+            };
+            KernelRecord {
+                duration_ns: duration(device, bytes, multiplications),
+                sms: filled,
+                law: linear,
+                interference_millionths: 0,
+            }
+        }
+    }
+}
+
+/// The parameters of a launch, from the list of their addresses or from one buffer.
+fn parameters(
+    code: &Code,
+    list: In<*const c_void>,
+    extra: In<*const c_void>,
+) -> Result<[u8; PARAMETER_BYTES]> {
+    let mut buffer = [0; PARAMETER_BYTES];
+    let Code::Own(kernel) = code else {
+        return Ok(buffer);
+    };
+    if !extra.is_null() {
+        let words = extra.list(5)?;
+        // A pointer to the buffer, a pointer to its size, the end.
+        let [1, 2, 0] = [words[0].addr(), words[2].addr(), words[4].addr()] else {
+            return Err(Error::INVALID_VALUE);
+        };
+        let bytes = In::<usize>::from_raw(words[3].cast()).get()?;
+        let whole = bytes_at(words[1], bytes.min(PARAMETER_BYTES))?;
+        if whole.len() < kernel.parameter_bytes() {
+            return Err(Error::INVALID_VALUE);
+        }
+        buffer[..whole.len()].copy_from_slice(&whole);
+        return Ok(buffer);
+    }
+    let layout = kernel.parameters();
+    let addresses = list.list(layout.len())?;
+    for (parameter, address) in layout.iter().zip(addresses) {
+        let bytes = bytes_at(address, parameter.size)?;
+        buffer[parameter.offset..parameter.offset + parameter.size].copy_from_slice(&bytes);
+    }
+    Ok(buffer)
+}
+
+/// Makes a launch of its parts; see also the nodes of graphs.
+pub(crate) fn prepare(
+    driver: &Driver,
+    state: &mut State,
+    function: Handle<Function>,
+    [grid, block]: [[u32; 3]; 2],
+    shared_bytes: u32,
+    list: In<*const c_void>,
+    extra: In<*const c_void>,
+) -> Result<Launched> {
+    let function = module::function(driver, state, function)?;
+    let there = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
+    let bytes = parameters(&there.code, list, extra)?;
+    with_parameters(driver, state, function, [grid, block], shared_bytes, bytes)
+}
+
+/// Makes a launch with parameters that were copied before.
+pub(crate) fn with_parameters(
+    driver: &Driver,
+    state: &State,
+    function: Handle<Function>,
+    [grid, block]: [[u32; 3]; 2],
+    shared_bytes: u32,
+    parameters: [u8; PARAMETER_BYTES],
+) -> Result<Launched> {
+    let (blocks, threads) = check_shape(grid, block, shared_bytes)?;
+    let there = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
+    let launch = match &there.code {
+        Code::Own(kernel) => {
+            let launch = kernels::Launch::decode(*kernel, &parameters);
+            Some(launch.map_err(|_| Error::INVALID_VALUE)?)
+        }
+        Code::Named(_) => None,
+    };
+    let context = state
+        .contexts
+        .get(there.context)
+        .ok_or(Error::CONTEXT_IS_DESTROYED)?;
+    let device = &driver.devices[context.device];
+    let record = record(device, &there.code, launch.as_ref(), blocks, threads);
+    Ok(Launched {
+        function,
+        grid,
+        block,
+        shared_bytes,
+        parameters,
+        record,
+        launch: launch.filter(|launch| !matches!(launch, kernels::Launch::Spin { .. })),
+    })
+}
+
+/// A launch into a stream.
+struct Request {
+    function: Handle<Function>,
+    shape: [[u32; 3]; 2],
+    shared_bytes: u32,
+    stream: Handle<Stream>,
+    list: In<*const c_void>,
+    extra: In<*const c_void>,
+    is_cooperative: bool,
+}
+
+fn launch(request: &Request, default: Default) -> Result {
+    let driver = driver()?;
+    let mut state = stream::room(driver)?;
+    let stream = stream::resolve(driver, &mut state, request.stream, default)?;
+    let launched = prepare(
+        driver,
+        &mut state,
+        request.function,
+        request.shape,
+        request.shared_bytes,
+        request.list,
+        request.extra,
+    )?;
+    if request.is_cooperative {
+        let [grid, block] = request.shape;
+        let blocks: u64 = grid.iter().map(|&one| u64::from(one)).product();
+        let there = state
+            .functions
+            .get(launched.function)
+            .ok_or(Error::INVALID_HANDLE)?;
+        let context = state
+            .contexts
+            .get(there.context)
+            .ok_or(Error::INVALID_CONTEXT)?;
+        let at_once = u64::from(blocks_on_an_sm(block.iter().product()))
+            * u64::from(driver.devices[context.device].sms);
+        if blocks > at_once {
+            return Err(Error::COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+    }
+    stream::enqueue(driver, &mut state, stream, Work::Kernel(launched))
+}
+
+/// `cuLaunchKernel`, `cuLaunchCooperativeKernel`.
+#[expect(clippy::too_many_arguments, reason = "the interface's")]
+pub(crate) fn kernel(
+    function: Handle<Function>,
+    shape: [[u32; 3]; 2],
+    shared_bytes: u32,
+    stream: Handle<Stream>,
+    list: In<*const c_void>,
+    extra: In<*const c_void>,
+    is_cooperative: bool,
+    default: Default,
+) -> Result {
+    let request = Request {
+        function,
+        shape,
+        shared_bytes,
+        stream,
+        list,
+        extra,
+        is_cooperative,
+    };
+    launch(&request, default)
+}
+
+/// `cuLaunchKernelEx`: of the attributes, the one that makes a launch cooperative is looked at.
+pub(crate) fn kernel_ex(
+    config: In<Config>,
+    function: Handle<Function>,
+    list: In<*const c_void>,
+    extra: In<*const c_void>,
+    default: Default,
+) -> Result {
+    const COOPERATIVE: u32 = 2;
+    let config = config.get()?;
+    let attributes = config.attributes.list(config.attribute_count as usize)?;
+    let is_set = |attribute: &Attribute| {
+        attribute.id == COOPERATIVE
+            && attribute.value[0] & 0xffff_ffff != 0
+            && attribute.pad < u32::MAX
+    };
+    let request = Request {
+        function,
+        shape: [config.grid, config.block],
+        shared_bytes: config.shared_bytes,
+        stream: config.stream,
+        list,
+        extra,
+        is_cooperative: attributes.iter().any(is_set),
+    };
+    launch(&request, default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_fills_as_many_sms_as_it_has_blocks_for() {
+        assert_eq!(waves(1, 32, 132), (1, 1));
+        assert_eq!(waves(132, 1024, 132), (1, 132));
+        assert_eq!(waves(264, 1024, 132), (1, 132));
+        assert_eq!(waves(265, 1024, 132), (2, 132));
+        assert_eq!(waves(64, 32, 132), (1, 64));
+        assert_eq!(check_shape([1, 1, 1], [1024, 1, 1], 0), Ok((1, 1024)));
+        for (grid, block) in [
+            ([0, 1, 1], [1, 1, 1]),
+            ([1, 65_536, 1], [1, 1, 1]),
+            ([1, 1, 1], [1025, 1, 1]),
+            ([1, 1, 1], [1, 1, 65]),
+            ([1, 1, 1], [u32::MAX, u32::MAX, 1]),
+        ] {
+            assert_eq!(check_shape(grid, block, 0), Err(Error::INVALID_VALUE));
+        }
+    }
+}

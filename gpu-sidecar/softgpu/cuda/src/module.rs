@@ -1,0 +1,631 @@
+//! Modules, libraries, and the kernels in them: those of Weir's own PTX, known by its hash, and those that the
+//! configuration names. A software GPU runs no other code, and says so when a module is loaded.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+
+use softgpu_wire::config::KernelConfig;
+
+use crate::context::Context;
+use crate::driver::{Driver, complain, driver};
+use crate::error::{Error, Result};
+use crate::pointer::{Out, Text};
+use crate::state::State;
+use crate::table::{Handle, Kind};
+
+/// A module's text is read this far for its end.
+const TEXT_MAX: usize = 64 << 20;
+
+/// What a kernel is.
+#[derive(Clone, Debug)]
+pub(crate) enum Code {
+    /// One of Weir's own.
+    Own(kernels::Kernel),
+    /// Known by its name alone.
+    Named(KernelConfig),
+}
+
+/// A loaded module.
+pub(crate) struct Module {
+    pub(crate) context: Handle<Context>,
+    functions: Vec<Handle<Function>>,
+    library: Handle<Library>,
+}
+
+/// A function of a module.
+pub(crate) struct Function {
+    pub(crate) context: Handle<Context>,
+    pub(crate) module: Handle<Module>,
+    pub(crate) name: CString,
+    pub(crate) code: Code,
+    attributes: [i32; 20],
+}
+
+/// A library: a module that belongs to no context.
+pub(crate) struct Library {
+    kernels: Vec<Handle<Kernel>>,
+    /// Its module in each context that has asked for it.
+    modules: Vec<(Handle<Context>, Handle<Module>)>,
+}
+
+/// A kernel of a library: a function in whatever context it is launched.
+pub(crate) struct Kernel {
+    library: Handle<Library>,
+    name: CString,
+    code: Code,
+}
+
+impl Kind for Module {
+    const NUMBER: u64 = 4;
+}
+impl Kind for Function {
+    const NUMBER: u64 = 5;
+}
+impl Kind for Library {
+    const NUMBER: u64 = 6;
+}
+impl Kind for Kernel {
+    const NUMBER: u64 = 7;
+}
+
+impl Code {
+    fn name(&self) -> CString {
+        let name = match self {
+            Self::Own(kernel) => kernel.name(),
+            Self::Named(kernel) => kernel.name.as_str(),
+        };
+        CString::new(name).unwrap_or_default()
+    }
+}
+
+/// The names behind `.entry` in a module's text.
+fn entries(text: &str) -> Vec<&str> {
+    text.split(".entry")
+        .skip(1)
+        .filter_map(|rest| {
+            let rest = rest.trim_start();
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '$')?;
+            (end > 0).then(|| &rest[..end])
+        })
+        .collect()
+}
+
+/// The kernels of an image.
+fn read(driver: &Driver, image: &[u8]) -> Result<Vec<Code>> {
+    if kernels::is_ours(image) {
+        return Ok(kernels::Kernel::ALL.into_iter().map(Code::Own).collect());
+    }
+    let Ok(text) = std::str::from_utf8(image) else {
+        complain("a module that is no PTX cannot be loaded: a software GPU runs no machine code");
+        return Err(Error::NO_BINARY_FOR_GPU);
+    };
+    if !text.contains(".version") {
+        return Err(Error::INVALID_IMAGE);
+    }
+    let known = |name: &&str| {
+        driver
+            .config
+            .kernels
+            .iter()
+            .find(|kernel| kernel.name == **name)
+    };
+    let names = entries(text);
+    if let Some(unknown) = names.iter().find(|name| known(name).is_none()) {
+        complain(&format!(
+            "kernel {unknown} is not known: a software GPU runs Weir's own kernels, and those whose name and duration its \
+             configuration gives ([[kernel]] in softgpu.toml)"
+        ));
+        return Err(Error::NO_BINARY_FOR_GPU);
+    }
+    let named = names.iter().filter_map(|name| known(name).cloned());
+    Ok(named.map(Code::Named).collect())
+}
+
+/// The bytes of an image in memory: of text, up to its end; of machine code, its first bytes.
+fn image_at(at: *const c_void) -> Result<Vec<u8>> {
+    if at.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let first = crate::pointer::bytes_at(at, 4)?;
+    // ELF, and the two wrappers of fat binaries.
+    let is_code = [
+        &b"\x7fELF"[..],
+        &[0xb1, 0x43, 0x62, 0x46],
+        &[0x50, 0xed, 0x55, 0xba],
+    ];
+    if is_code.iter().any(|magic| first == *magic) {
+        return Ok(first);
+    }
+    // SAFETY: an image that is no machine code is text that ends, as the interface demands.
+    let text = unsafe { CStr::from_ptr(at.cast()) };
+    let text = text.to_bytes();
+    if text.len() > TEXT_MAX {
+        return Err(Error::INVALID_IMAGE);
+    }
+    Ok(text.to_vec())
+}
+
+fn load(driver: &Driver, out: Out<Handle<Module>>, image: &[u8]) -> Result {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut state = driver.state();
+    let context = driver.current(&state)?;
+    let codes = read(driver, image)?;
+    let module = add(&mut state, context, &codes, Handle::NULL)?;
+    out.put(module)
+}
+
+fn add(
+    state: &mut State,
+    context: Handle<Context>,
+    codes: &[Code],
+    library: Handle<Library>,
+) -> Result<Handle<Module>> {
+    let module = Module {
+        context,
+        functions: Vec::new(),
+        library,
+    };
+    let module = state.modules.insert(module).ok_or(Error::OUT_OF_MEMORY)?;
+    for code in codes {
+        let function = Function {
+            context,
+            module,
+            name: code.name(),
+            code: code.clone(),
+            attributes: attributes(code),
+        };
+        let function = state
+            .functions
+            .insert(function)
+            .ok_or(Error::OUT_OF_MEMORY)?;
+        if let Some(module) = state.modules.get_mut(module) {
+            module.functions.push(function);
+        }
+    }
+    Ok(module)
+}
+
+/// As `CU_FUNC_ATTRIBUTE_…` numbers them.
+fn attributes(code: &Code) -> [i32; 20] {
+    let mut attributes = [0; 20];
+    attributes[0] = 1024; // threads of a block, at most
+    attributes[4] = match code {
+        Code::Own(_) => 24,
+        Code::Named(_) => 32,
+    }; // registers
+    attributes[5] = 64; // PTX version
+    attributes[6] = 70; // binary version
+    attributes[8] = 48 << 10; // dynamic shared memory, at most
+    attributes
+}
+
+/// A module is gone.
+pub(crate) fn forget(state: &mut State, module: Handle<Module>) {
+    let Some(there) = state.modules.remove(module) else {
+        return;
+    };
+    for function in there.functions {
+        state.functions.remove(function);
+    }
+    if let Some(library) = state.libraries.get_mut(there.library) {
+        library.modules.retain(|(_, of)| *of != module);
+    }
+}
+
+/// `cuModuleLoadData`.
+pub(crate) fn load_data(out: Out<Handle<Module>>, image: *const c_void) -> Result {
+    let driver = driver()?;
+    load(driver, out, &image_at(image)?)
+}
+
+/// `cuModuleLoadDataEx`: the options of a compiler have nothing to say here.
+pub(crate) fn load_data_ex(out: Out<Handle<Module>>, image: *const c_void) -> Result {
+    load_data(out, image)
+}
+
+/// `cuModuleLoad`.
+pub(crate) fn load_file(out: Out<Handle<Module>>, name: Text) -> Result {
+    let driver = driver()?;
+    let name = name.string()?;
+    let image = std::fs::read(name).map_err(|_| Error::FILE_NOT_FOUND)?;
+    load(driver, out, &image)
+}
+
+/// `cuModuleUnload`.
+pub(crate) fn unload(module: Handle<Module>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    driver.current(&state)?;
+    let there = state.modules.get(module).ok_or(Error::INVALID_HANDLE)?;
+    if !there.library.is_null() {
+        return Err(Error::NOT_PERMITTED);
+    }
+    forget(&mut state, module);
+    Ok(())
+}
+
+/// `cuModuleGetFunction`.
+pub(crate) fn get_function(
+    out: Out<Handle<Function>>,
+    module: Handle<Module>,
+    name: Text,
+) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let name = name.get()?;
+    let module = state.modules.get(module).ok_or(Error::INVALID_HANDLE)?;
+    let found = module.functions.iter().find(|&&function| {
+        state
+            .functions
+            .get(function)
+            .is_some_and(|function| function.name == name)
+    });
+    out.put(*found.ok_or(Error::NOT_FOUND)?)
+}
+
+/// `cuModuleGetFunctionCount`.
+pub(crate) fn function_count(out: Out<u32>, module: Handle<Module>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let module = state.modules.get(module).ok_or(Error::INVALID_HANDLE)?;
+    out.put(u32::try_from(module.functions.len()).unwrap_or(u32::MAX))
+}
+
+/// `cuModuleEnumerateFunctions`.
+pub(crate) fn enumerate_functions(
+    out: Out<Handle<Function>>,
+    count: u32,
+    module: Handle<Module>,
+) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let module = state.modules.get(module).ok_or(Error::INVALID_HANDLE)?;
+    for (at, function) in module.functions.iter().take(count as usize).enumerate() {
+        out.put_at(at, *function)?;
+    }
+    Ok(())
+}
+
+/// `cuModuleGetLoadingMode`: eager.
+pub(crate) fn loading_mode(out: Out<u32>) -> Result {
+    driver()?;
+    out.put(1)
+}
+
+/// `cuModuleGetGlobal_v2`, `cuLibraryGetGlobal`: no kernel here has variables.
+pub(crate) fn get_global(module: Handle<Module>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    state.modules.get(module).ok_or(Error::INVALID_HANDLE)?;
+    Err(Error::NOT_FOUND)
+}
+
+/// `cuLibraryLoadData`.
+pub(crate) fn library_load_data(out: Out<Handle<Library>>, image: *const c_void) -> Result {
+    let driver = driver()?;
+    library_load(driver, out, &image_at(image)?)
+}
+
+/// `cuLibraryLoadFromFile`.
+pub(crate) fn library_load_file(out: Out<Handle<Library>>, name: Text) -> Result {
+    let driver = driver()?;
+    let image = std::fs::read(name.string()?).map_err(|_| Error::FILE_NOT_FOUND)?;
+    library_load(driver, out, &image)
+}
+
+fn library_load(driver: &Driver, out: Out<Handle<Library>>, image: &[u8]) -> Result {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let codes = read(driver, image)?;
+    let mut state = driver.state();
+    let library = Library {
+        kernels: Vec::new(),
+        modules: Vec::new(),
+    };
+    let library = state
+        .libraries
+        .insert(library)
+        .ok_or(Error::OUT_OF_MEMORY)?;
+    for code in codes {
+        let kernel = Kernel {
+            library,
+            name: code.name(),
+            code,
+        };
+        let kernel = state.kernels.insert(kernel).ok_or(Error::OUT_OF_MEMORY)?;
+        if let Some(library) = state.libraries.get_mut(library) {
+            library.kernels.push(kernel);
+        }
+    }
+    out.put(library)
+}
+
+/// `cuLibraryUnload`.
+pub(crate) fn library_unload(library: Handle<Library>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let there = state
+        .libraries
+        .remove(library)
+        .ok_or(Error::INVALID_HANDLE)?;
+    for (_, module) in there.modules {
+        forget(&mut state, module);
+    }
+    for kernel in there.kernels {
+        state.kernels.remove(kernel);
+    }
+    Ok(())
+}
+
+/// `cuLibraryGetKernel`.
+pub(crate) fn library_kernel(
+    out: Out<Handle<Kernel>>,
+    library: Handle<Library>,
+    name: Text,
+) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let name = name.get()?;
+    let library = state.libraries.get(library).ok_or(Error::INVALID_HANDLE)?;
+    let found = library.kernels.iter().find(|&&kernel| {
+        state
+            .kernels
+            .get(kernel)
+            .is_some_and(|kernel| kernel.name == name)
+    });
+    out.put(*found.ok_or(Error::NOT_FOUND)?)
+}
+
+/// `cuLibraryGetKernelCount`.
+pub(crate) fn library_kernel_count(out: Out<u32>, library: Handle<Library>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let library = state.libraries.get(library).ok_or(Error::INVALID_HANDLE)?;
+    out.put(u32::try_from(library.kernels.len()).unwrap_or(u32::MAX))
+}
+
+/// `cuLibraryEnumerateKernels`.
+pub(crate) fn library_enumerate(
+    out: Out<Handle<Kernel>>,
+    count: u32,
+    library: Handle<Library>,
+) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let library = state.libraries.get(library).ok_or(Error::INVALID_HANDLE)?;
+    for (at, kernel) in library.kernels.iter().take(count as usize).enumerate() {
+        out.put_at(at, *kernel)?;
+    }
+    Ok(())
+}
+
+/// The module of a library in the current context.
+fn module_of(
+    driver: &Driver,
+    state: &mut State,
+    library: Handle<Library>,
+) -> Result<Handle<Module>> {
+    let context = driver.current(state)?;
+    let there = state.libraries.get(library).ok_or(Error::INVALID_HANDLE)?;
+    if let Some((_, module)) = there.modules.iter().find(|(of, _)| *of == context) {
+        return Ok(*module);
+    }
+    let codes: Vec<_> = there
+        .kernels
+        .iter()
+        .filter_map(|kernel| state.kernels.get(*kernel))
+        .map(|kernel| kernel.code.clone())
+        .collect();
+    let module = add(state, context, &codes, library)?;
+    if let Some(library) = state.libraries.get_mut(library) {
+        library.modules.push((context, module));
+    }
+    Ok(module)
+}
+
+/// `cuLibraryGetModule`.
+pub(crate) fn library_module(out: Out<Handle<Module>>, library: Handle<Library>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let module = module_of(driver, &mut state, library)?;
+    out.put(module)
+}
+
+/// The function that a handle means: a kernel of a library is a function of its module in the current context.
+pub(crate) fn function(
+    driver: &Driver,
+    state: &mut State,
+    handle: Handle<Function>,
+) -> Result<Handle<Function>> {
+    if state.functions.get(handle).is_some() {
+        return Ok(handle);
+    }
+    let kernel = Handle::<Kernel>::from_raw(handle.raw());
+    let there = state.kernels.get(kernel).ok_or(Error::INVALID_HANDLE)?;
+    let (library, name) = (there.library, there.name.clone());
+    let module = module_of(driver, state, library)?;
+    let module = state.modules.get(module).ok_or(Error::INVALID_HANDLE)?;
+    let found = module.functions.iter().find(|&&function| {
+        state
+            .functions
+            .get(function)
+            .is_some_and(|function| function.name == name)
+    });
+    found.copied().ok_or(Error::NOT_FOUND)
+}
+
+/// `cuKernelGetFunction`.
+pub(crate) fn kernel_function(out: Out<Handle<Function>>, kernel: Handle<Kernel>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let found = function(driver, &mut state, Handle::from_raw(kernel.raw()))?;
+    out.put(found)
+}
+
+/// `cuKernelGetLibrary`.
+pub(crate) fn kernel_library(out: Out<Handle<Library>>, kernel: Handle<Kernel>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    out.put(
+        state
+            .kernels
+            .get(kernel)
+            .ok_or(Error::INVALID_HANDLE)?
+            .library,
+    )
+}
+
+/// `cuFuncGetName`, `cuKernelGetName`. The text lives as long as the function.
+pub(crate) fn name(out: Out<*const c_char>, handle: Handle<Function>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    if let Some(function) = state.functions.get(handle) {
+        return out.put(function.name.as_ptr());
+    }
+    let kernel = state.kernels.get(Handle::from_raw(handle.raw()));
+    out.put(kernel.ok_or(Error::INVALID_HANDLE)?.name.as_ptr())
+}
+
+/// `cuFuncGetModule`.
+pub(crate) fn function_module(out: Out<Handle<Module>>, function: Handle<Function>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    out.put(
+        state
+            .functions
+            .get(function)
+            .ok_or(Error::INVALID_HANDLE)?
+            .module,
+    )
+}
+
+/// `cuFuncGetParamInfo`, `cuKernelGetParamInfo`.
+pub(crate) fn parameter_info(
+    handle: Handle<Function>,
+    index: usize,
+    offset: Out<usize>,
+    size: Out<usize>,
+) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    let code = match state.functions.get(handle) {
+        Some(function) => &function.code,
+        None => {
+            let kernel = state.kernels.get(Handle::from_raw(handle.raw()));
+            &kernel.ok_or(Error::INVALID_HANDLE)?.code
+        }
+    };
+    let parameters: &[kernels::Parameter] = match code {
+        Code::Own(kernel) => kernel.parameters(),
+        Code::Named(_) => &[],
+    };
+    let parameter = parameters.get(index).ok_or(Error::INVALID_VALUE)?;
+    offset.put(parameter.offset)?;
+    size.put_if_wanted(parameter.size);
+    Ok(())
+}
+
+fn attribute_place(attribute: u32) -> Result<usize> {
+    let place = attribute as usize;
+    if place < 16 {
+        Ok(place)
+    } else {
+        Err(Error::INVALID_VALUE)
+    }
+}
+
+/// `cuFuncGetAttribute`, `cuKernelGetAttribute`.
+pub(crate) fn attribute(out: Out<i32>, attribute: u32, handle: Handle<Function>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let place = attribute_place(attribute)?;
+    if let Some(kernel) = state.kernels.get(Handle::from_raw(handle.raw())) {
+        return out.put(attributes(&kernel.code)[place]);
+    }
+    let function = function(driver, &mut state, handle)?;
+    let function = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
+    out.put(function.attributes[place])
+}
+
+/// `cuFuncSetAttribute`, `cuKernelSetAttribute`: those that may be set are kept.
+pub(crate) fn set_attribute(handle: Handle<Function>, attribute: u32, value: i32) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let place = attribute_place(attribute)?;
+    if place < 8 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let function = function(driver, &mut state, handle)?;
+    let function = state
+        .functions
+        .get_mut(function)
+        .ok_or(Error::INVALID_HANDLE)?;
+    function.attributes[place] = value;
+    Ok(())
+}
+
+/// `cuFuncSetCacheConfig` and other hints about functions.
+pub(crate) fn function_hint(handle: Handle<Function>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    function(driver, &mut state, handle).map(|_| ())
+}
+
+/// `cuFuncIsLoaded`: 1.
+pub(crate) fn is_loaded(out: Out<u32>, handle: Handle<Function>) -> Result {
+    function_hint(handle)?;
+    out.put(1)
+}
+
+/// `cuOccupancyMaxActiveBlocksPerMultiprocessor`.
+pub(crate) fn occupancy(out: Out<i32>, handle: Handle<Function>, block: i32) -> Result {
+    function_hint(handle)?;
+    let threads = u32::try_from(block).map_err(|_| Error::INVALID_VALUE)?;
+    if threads == 0 || threads > 1024 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let blocks = crate::launch::blocks_on_an_sm(threads);
+    out.put(i32::try_from(blocks).unwrap_or(i32::MAX))
+}
+
+/// `cuOccupancyMaxPotentialBlockSize`: as many threads as a block may have, and as many blocks as the device has room for.
+pub(crate) fn occupancy_block_size(
+    grid: Out<i32>,
+    block: Out<i32>,
+    handle: Handle<Function>,
+    limit: i32,
+) -> Result {
+    let driver = driver()?;
+    function_hint(handle)?;
+    let sms = {
+        let state = driver.state();
+        let context = driver.current(&state)?;
+        let device = state
+            .contexts
+            .get(context)
+            .map_or(0, |context| context.device);
+        driver.devices[device].sms
+    };
+    let threads = match u32::try_from(limit) {
+        Ok(limit @ 1..=1024) => limit,
+        _ => 1024,
+    };
+    let blocks = crate::launch::blocks_on_an_sm(threads) * sms;
+    block.put(i32::try_from(threads).unwrap_or(i32::MAX))?;
+    grid.put(i32::try_from(blocks).unwrap_or(i32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entries_of_a_text_are_found() {
+        let text =
+            ".version 7.0\n.visible .entry _Z3addPfS_(\n)\n{}\n.weak .entry  b$2 ()\n// .entry";
+        assert_eq!(entries(text), ["_Z3addPfS_", "b$2"]);
+        assert_eq!(entries(kernels::PTX).len(), kernels::Kernel::ALL.len());
+    }
+}

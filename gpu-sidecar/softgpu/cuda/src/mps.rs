@@ -1,0 +1,171 @@
+//! The way into MPS: a process asks the daemon of its pipe directory, when it first uses the driver.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect,
+    socket_with,
+};
+use softgpu_wire::message::{Kind, Message};
+
+use crate::error::{Error, Result};
+
+/// That this process is a client of an MPS server.
+#[derive(Debug)]
+pub(crate) struct Mps {
+    /// As long as it is open, the daemon counts this process among its clients.
+    connection: OwnedFd,
+    /// Its number at the server of the software GPU.
+    pub(crate) server: u64,
+    /// In hundredths; 0: none.
+    pub(crate) percentage_hundredths: u64,
+    /// Device memory at most, by unit; 0: no limit.
+    limits: Vec<u64>,
+}
+
+/// Asks to be let in. Where no daemon listens the process runs without MPS, as with the real driver.
+pub(crate) fn enter() -> Result<Option<Mps>> {
+    let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
+        .filter(|directory| !directory.is_empty())
+        .map_or_else(|| PathBuf::from("/tmp/nvidia-mps"), PathBuf::from);
+    let Ok(directory) = open(
+        directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) else {
+        return Ok(None);
+    };
+    // By the folder's number, since a socket's own path may be no longer than 107 bytes.
+    let address = format!("/proc/self/fd/{}/control", directory.as_raw_fd());
+    let address =
+        SocketAddrUnix::new(address.as_str()).map_err(|_| Error::MPS_CONNECTION_FAILED)?;
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|_| Error::OPERATING_SYSTEM)?;
+    if connect(&socket, &address).is_err() {
+        return Ok(None);
+    }
+    let pid = u64::from(std::process::id());
+    Message::new(Kind::MpsEnter, &[pid])
+        .send(&socket, SendFlags::empty())
+        .map_err(|_| Error::MPS_CONNECTION_FAILED)?;
+    let answer =
+        Message::receive(&socket, RecvFlags::empty()).map_err(|_| Error::MPS_CONNECTION_FAILED)?;
+    if answer.error != 0 {
+        return Err(Error(answer.error));
+    }
+    let [server, default, ..] = answer.words;
+    let limits = answer
+        .bytes
+        .chunks_exact(8)
+        .map(|bytes| u64::from_le_bytes(std::array::from_fn(|at| bytes[at])));
+    Ok(Some(Mps {
+        connection: socket,
+        server,
+        percentage_hundredths: lower(default, own_percentage()),
+        limits: limits.collect(),
+    }))
+}
+
+/// What is set here may only be less than what the daemon says.
+const fn lower(default: u64, own: u64) -> u64 {
+    match (default, own) {
+        (0, own) => own,
+        (default, 0) => default,
+        (default, own) if own < default => own,
+        (default, _) => default,
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "from 0 to 10,000"
+)]
+fn own_percentage() -> u64 {
+    let value = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").unwrap_or_default();
+    match value.trim().parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => {
+            (percent * 100.0).round().max(1.0) as u64
+        }
+        _ => 0,
+    }
+}
+
+impl Mps {
+    /// Whether the daemon still has us.
+    pub(crate) fn is_there(&self) -> bool {
+        let mut byte = [0_u8; 1];
+        let seen = rustix::net::recv(
+            &self.connection,
+            &mut byte,
+            RecvFlags::PEEK | RecvFlags::DONTWAIT,
+        );
+        match seen {
+            Err(Errno::AGAIN | Errno::INTR) => true,
+            Ok((_, bytes)) => bytes > 0,
+            Err(_) => false,
+        }
+    }
+
+    /// Device memory at most on a GPU: the daemon's limit, and the own one, which may only be less.
+    pub(crate) fn limit(&self, unit: u32, gpu: usize, uuid: &str) -> Option<u64> {
+        let default = self
+            .limits
+            .get(unit as usize)
+            .copied()
+            .filter(|limit| *limit > 0);
+        let own = std::env::var("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").unwrap_or_default();
+        let own = own_limit(&own, gpu, uuid);
+        match (default, own) {
+            (Some(default), Some(own)) => Some(default.min(own)),
+            (default, own) => default.or(own),
+        }
+    }
+}
+
+/// Of a list like `0=6G,1=512M`, where a device may also be named by its UUID.
+fn own_limit(list: &str, gpu: usize, uuid: &str) -> Option<u64> {
+    list.split(',').find_map(|entry| {
+        let (device, size) = entry.trim().split_once('=')?;
+        if device.trim().parse() != Ok(gpu) && device.trim() != format!("GPU-{uuid}") {
+            return None;
+        }
+        let size = size.trim();
+        let unit = match size.chars().last()? {
+            'G' | 'g' => 1 << 30,
+            'M' | 'm' => 1 << 20,
+            _ => return None,
+        };
+        size[..size.len() - 1]
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(unit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_and_percentages_are_read_as_the_driver_reads_them() {
+        assert_eq!(own_limit("0=6G,1=512M", 0, ""), Some(6 << 30));
+        assert_eq!(own_limit("0=6G, 1=512M", 1, ""), Some(512 << 20));
+        assert_eq!(own_limit("GPU-ab=1G", 3, "ab"), Some(1 << 30));
+        assert_eq!(own_limit("0=6", 0, ""), None);
+        assert_eq!(own_limit("0=99999999999999999999G", 0, ""), None);
+        assert_eq!(own_limit("", 0, ""), None);
+        assert_eq!(lower(0, 2_500), 2_500);
+        assert_eq!(lower(5_000, 2_500), 2_500);
+        assert_eq!(lower(2_500, 5_000), 2_500);
+        assert_eq!(lower(2_500, 0), 2_500);
+    }
+}

@@ -1,0 +1,238 @@
+//! The logs `control.log` and `server.log`, both written by the daemon: times are UTC, and a file that has reached
+//! [`BYTES_MAX`] becomes `….log.old` and is begun anew.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{Mode, OFlags, fstat, open, openat, renameat};
+use rustix::io::Errno;
+
+/// The variable that names the directory.
+const VARIABLE: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// Where it is without.
+const DEFAULT: &str = "/var/log/nvidia-mps";
+/// Bytes of a file, at most.
+pub(crate) const BYTES_MAX: u64 = 1 << 20;
+/// Characters of a line, at most.
+const LINE_MAX: usize = 1024;
+
+/// Where the logs are to be.
+pub(crate) fn path() -> PathBuf {
+    match std::env::var_os(VARIABLE) {
+        Some(path) if !path.is_empty() => PathBuf::from(path),
+        _ => PathBuf::from(DEFAULT),
+    }
+}
+
+/// Both logs. What cannot be written is not: the daemon runs without them.
+#[derive(Debug)]
+pub(crate) struct Log {
+    folder: Option<OwnedFd>,
+    control: LogFile,
+    server: LogFile,
+    is_echoing: bool,
+    pid: u32,
+}
+
+#[derive(Debug)]
+struct LogFile {
+    name: &'static str,
+    old: &'static str,
+    file: Option<File>,
+    bytes: u64,
+}
+
+impl LogFile {
+    fn open(name: &'static str, old: &'static str, folder: Option<&OwnedFd>) -> Self {
+        let mut file = Self {
+            name,
+            old,
+            file: None,
+            bytes: 0,
+        };
+        file.reopen(folder);
+        file
+    }
+
+    fn reopen(&mut self, folder: Option<&OwnedFd>) {
+        self.file = None;
+        let Some(folder) = folder else {
+            return;
+        };
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = openat(folder, self.name, flags, Mode::from_raw_mode(0o644));
+        let sized = opened.and_then(|file| Ok((fstat(&file)?.st_size, file)));
+        if let Ok((bytes, file)) = sized {
+            self.bytes = u64::try_from(bytes).unwrap_or_default();
+            self.file = Some(File::from(file));
+        }
+    }
+
+    fn write(&mut self, line: &str, folder: Option<&OwnedFd>) {
+        let bytes = line.len() as u64;
+        if self.bytes + bytes > BYTES_MAX {
+            let Some(at) = folder else {
+                return;
+            };
+            if renameat(at, self.name, at, self.old).is_err() {
+                self.file = None;
+                return;
+            }
+            self.reopen(folder);
+        }
+        if let Some(file) = &mut self.file {
+            // A full disk is no reason to stop serving: what does not fit is lost.
+            if file.write_all(line.as_bytes()).is_ok() {
+                self.bytes += bytes;
+            }
+        }
+    }
+}
+
+impl Log {
+    /// Opens both; `is_echoing`: all goes to standard output as well.
+    pub(crate) fn open(path: &PathBuf, pid: u32, is_echoing: bool) -> Self {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = std::fs::create_dir_all(path)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            .and_then(|()| open(path, flags, Mode::empty()))
+            .ok();
+        Self {
+            control: LogFile::open("control.log", "control.log.old", folder.as_ref()),
+            server: LogFile::open("server.log", "server.log.old", folder.as_ref()),
+            folder,
+            is_echoing,
+            pid,
+        }
+    }
+
+    /// Whether anything is written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.control.file.is_some() && self.server.file.is_some()
+    }
+
+    /// What the daemon does.
+    pub(crate) fn control(&mut self, text: &str) {
+        let line = line("Control", self.pid, text, SystemTime::now());
+        self.echo(&line);
+        self.control.write(&line, self.folder.as_ref());
+    }
+
+    /// What happens to a server.
+    pub(crate) fn server(&mut self, server: u32, text: &str) {
+        let line = line("Server", server, text, SystemTime::now());
+        self.echo(&line);
+        self.server.write(&line, self.folder.as_ref());
+    }
+
+    fn echo(&self, line: &str) {
+        if self.is_echoing {
+            let mut output = std::io::stdout();
+            let _written = output
+                .write_all(line.as_bytes())
+                .and_then(|()| output.flush());
+        }
+    }
+}
+
+/// A line as NVIDIA's logs have it. Whatever others wrote stays on its line, and is cut where it is long.
+fn line(who: &str, pid: u32, text: &str, at: SystemTime) -> String {
+    let mut line = format!("[{} {who} {pid:>5}] ", stamp(at));
+    for character in text.chars().take(LINE_MAX) {
+        if character.is_control() {
+            line.push(' ');
+        } else {
+            line.push(character);
+        }
+    }
+    line.push('\n');
+    line
+}
+
+/// `2024-04-23 06:04:59.389`, UTC.
+fn stamp(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs();
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Days are counted from 1 March of the year 0, so that a leap day is the last of its year; 400 years are 146,097 days.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    let year = era * 400 + year + carry;
+    let mut text = String::new();
+    let _written = write!(
+        text,
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{:03}",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        since.subsec_millis()
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_when_in_utc() {
+        let at =
+            |seconds, ms| UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(ms);
+        assert_eq!(stamp(at(0, 0)), "1970-01-01 00:00:00.000");
+        assert_eq!(stamp(at(951_782_399, 7)), "2000-02-28 23:59:59.007");
+        assert_eq!(stamp(at(951_782_400, 0)), "2000-02-29 00:00:00.000");
+        assert_eq!(stamp(at(951_868_800, 0)), "2000-03-01 00:00:00.000");
+        assert_eq!(stamp(at(1_713_852_299, 389)), "2024-04-23 06:04:59.389");
+        assert_eq!(stamp(at(4_107_542_400, 0)), "2100-03-01 00:00:00.000");
+        assert_eq!(
+            line("Control", 72, "NEW\nUI\u{1b}", at(0, 0)),
+            "[1970-01-01 00:00:00.000 Control    72] NEW UI \n"
+        );
+    }
+
+    #[test]
+    fn a_log_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("logs");
+        let mut log = Log::open(&path, 1, false);
+        assert!(log.is_written());
+        let text = "x".repeat(LINE_MAX * 2);
+        for _ in 0..3 * BYTES_MAX / LINE_MAX as u64 {
+            log.control(&text);
+        }
+        let bytes = |name| std::fs::metadata(path.join(name)).unwrap().len();
+        let (new, old) = (bytes("control.log"), bytes("control.log.old"));
+        assert!(new > 0 && new <= BYTES_MAX, "{new}");
+        assert!(old > BYTES_MAX / 2 && old <= BYTES_MAX, "{old}");
+        // A log that is there is written on, not over.
+        log.server(7, "one");
+        drop(log);
+        Log::open(&path, 1, false).server(7, "two");
+        let server = std::fs::read_to_string(path.join("server.log")).unwrap();
+        assert_eq!(server.lines().count(), 2);
+    }
+
+    #[test]
+    fn without_a_directory_there_is_no_log() {
+        let folder = tempfile::NamedTempFile::new().unwrap();
+        let mut log = Log::open(&folder.path().join("logs"), 1, false);
+        assert!(!log.is_written());
+        log.control("nobody reads this");
+    }
+}

@@ -1,0 +1,550 @@
+//! MIG: what slices there are and could be. A software GPU is sliced by its configuration, so nothing can be changed here:
+//! to create and to destroy instances is answered with NOT_SUPPORTED.
+//!
+//! Every slice is a GPU instance with one compute instance, which has all of it.
+
+use device::mig::Mig;
+
+use crate::answer::{Answer, Return, export};
+use crate::border::{Out, Slots, Versioned};
+use crate::handle::{Handle, Thing};
+use crate::layout::{
+    Attributes, ComputeInstance, ComputeInstanceV1, ComputeProfile, ComputeProfileV2,
+    ComputeProfileV3, GpuInstance, GpuProfile, GpuProfileV2, GpuProfileV3, Place, text,
+};
+use crate::mig;
+use crate::node::{Device, Node};
+use crate::session::{self, Session, with_device, with_gpu};
+
+const MIB: u64 = 1024 * 1024;
+/// Numbers of GPU instance profiles that NVML knows.
+const PROFILES: u32 = 17;
+/// Numbers of compute instance profiles that NVML knows.
+const COMPUTE_PROFILES: u32 = 8;
+/// The id of the only compute instance of each GPU instance.
+pub(super) const COMPUTE_INSTANCE: u32 = 0;
+
+/// The id of the GPU instance that a unit is, if it is a slice.
+pub(super) fn instance_id(node: &Node, at: usize) -> Option<u32> {
+    let unit = node.unit(at);
+    let slice = unit.slice.as_ref()?;
+    let mig = node.mig(unit.gpu).ok()?;
+    Some(mig::instance_id(mig, slice.start, slice.size))
+}
+
+/// With a MIG device, by its place among all units.
+fn with_slice(handle: Handle, does: impl FnOnce(&Session, usize) -> Answer) -> Answer {
+    with_device(handle, |session, device| match device {
+        Device::Slice(at) => does(session, at),
+        Device::Gpu(_) => Err(Return::NOT_SUPPORTED),
+    })
+}
+
+/// With an instance's slice, by its place among all units; its GPU is not lost.
+fn with_instance(
+    handle: Handle,
+    is_compute: bool,
+    does: impl FnOnce(&Node, usize) -> Answer,
+) -> Answer {
+    let at = match handle.thing()? {
+        Thing::GpuInstance(at) if !is_compute => at,
+        Thing::ComputeInstance(at) if is_compute => at,
+        _ => return Err(Return::INVALID_ARGUMENT),
+    };
+    with_slice(Thing::Slice(at).into(), |session, at| {
+        does(&session.node, at)
+    })
+}
+
+fn with_mig(handle: Handle, does: impl FnOnce(&Node, usize, &Mig) -> Answer) -> Answer {
+    with_gpu(handle, |session, gpu| {
+        does(&session.node, gpu, session.node.mig(gpu)?)
+    })
+}
+
+/// With a profile, by the vendor's id.
+fn with_profile(
+    handle: Handle,
+    id: u32,
+    does: impl FnOnce(&Node, usize, &Mig, usize) -> Answer,
+) -> Answer {
+    with_mig(handle, |node, gpu, mig| {
+        let profile = mig::with_id(mig, id).ok_or(Return::INVALID_ARGUMENT)?;
+        does(node, gpu, mig, profile)
+    })
+}
+
+/// With a profile, by NVML's number.
+fn with_number(
+    handle: Handle,
+    number: u32,
+    does: impl FnOnce(&Node, usize, &Mig, usize) -> Answer,
+) -> Answer {
+    if number >= PROFILES {
+        return Err(Return::INVALID_ARGUMENT);
+    }
+    with_mig(handle, |node, gpu, mig| {
+        let profile = mig::with_number(mig, number).ok_or(Return::NOT_SUPPORTED)?;
+        does(node, gpu, mig, profile)
+    })
+}
+
+/// A copy engine for each compute slice; a software GPU has no engines for video.
+fn gpu_profile(node: &Node, gpu: usize, mig: &Mig, at: usize) -> GpuProfile {
+    let profile = &mig.profiles[at];
+    GpuProfile {
+        id: profile.id,
+        is_peer: 0,
+        slices: profile.compute_slices,
+        instances: mig::room(mig, &[], at),
+        sms: profile.sms,
+        copy_engines: profile.compute_slices,
+        decoders: 0,
+        encoders: 0,
+        jpegs: 0,
+        ofas: 0,
+        memory_mib: node.profile_memory(gpu, mig, at) / MIB,
+    }
+}
+
+/// Puts a profile in the version that the caller wants.
+fn put_gpu_profile(
+    out: Out<GpuProfileV2>,
+    node: &Node,
+    gpu: usize,
+    mig: &Mig,
+    at: usize,
+) -> Answer {
+    let known = gpu_profile(node, gpu, mig, at);
+    let name = text(&format!("MIG {}", mig.profiles[at].name));
+    let newer = out.cast::<GpuProfileV3>();
+    if newer.check_version().is_ok() {
+        return newer.put(GpuProfileV3 {
+            version: GpuProfileV3::VERSION,
+            id: known.id,
+            slices: known.slices,
+            instances: known.instances,
+            sms: known.sms,
+            copy_engines: known.copy_engines,
+            decoders: known.decoders,
+            encoders: known.encoders,
+            jpegs: known.jpegs,
+            ofas: known.ofas,
+            memory_mib: known.memory_mib,
+            name,
+            capabilities: 0,
+        });
+    }
+    out.put_versioned(GpuProfileV2 {
+        version: GpuProfileV2::VERSION,
+        id: known.id,
+        is_peer: known.is_peer,
+        slices: known.slices,
+        instances: known.instances,
+        sms: known.sms,
+        copy_engines: known.copy_engines,
+        decoders: known.decoders,
+        encoders: known.encoders,
+        jpegs: known.jpegs,
+        ofas: known.ofas,
+        memory_mib: known.memory_mib,
+        name,
+    })
+}
+
+/// The only compute instance profile of a GPU instance: all of it.
+fn compute_profile(node: &Node, at: usize) -> Answer<ComputeProfile> {
+    let unit = node.unit(at);
+    let slices = unit.slice.as_ref().map(|slice| slice.compute_slices);
+    let slices = slices.ok_or(Return::UNKNOWN)?;
+    Ok(ComputeProfile {
+        id: mig::compute_number(slices).ok_or(Return::NOT_SUPPORTED)?,
+        slices,
+        instances: 1,
+        sms: unit.sms,
+        copy_engines: slices,
+        decoders: 0,
+        encoders: 0,
+        jpegs: 0,
+        ofas: 0,
+    })
+}
+
+/// The compute instance profile by NVML's number, which has to be that of all of the GPU instance.
+fn asked_profile(node: &Node, at: usize, number: u32, engines: u32) -> Answer<ComputeProfile> {
+    if number >= COMPUTE_PROFILES || engines != 0 {
+        return Err(Return::INVALID_ARGUMENT);
+    }
+    let own = compute_profile(node, at)?;
+    if own.id == number {
+        Ok(own)
+    } else {
+        Err(Return::NOT_SUPPORTED)
+    }
+}
+
+fn placements(device: Handle, id: u32, places: Slots<Place>, count: Out<u32>) -> Answer {
+    with_profile(device, id, |_, _, mig, profile| {
+        let profile = &mig.profiles[profile];
+        let size = profile.memory_slices;
+        let all = profile.starts.iter().map(|&start| Place { start, size });
+        let all: Vec<_> = all.collect();
+        // The caller has room for as many as there can be, whatever the count says.
+        count.put(u32::try_from(all.len()).unwrap_or(u32::MAX))?;
+        if places.is_null() {
+            Ok(())
+        } else {
+            places.put_all(&all)
+        }
+    })
+}
+
+fn attributes(device: Handle, out: Out<Attributes>) -> Answer {
+    with_slice(device, |session, at| {
+        let unit = session.node.unit(at);
+        let slices = unit.slice.as_ref().map_or(0, |slice| slice.compute_slices);
+        out.put(Attributes {
+            sms: unit.sms,
+            copy_engines: slices,
+            decoders: 0,
+            encoders: 0,
+            jpegs: 0,
+            ofas: 0,
+            gpu_slices: slices,
+            compute_slices: slices,
+            memory_mib: unit.memory / MIB,
+        })
+    })
+}
+
+fn compute_instance(node: &Node, at: usize) -> Answer<ComputeInstance> {
+    let profile = compute_profile(node, at)?;
+    Ok(ComputeInstance {
+        first: ComputeInstanceV1 {
+            device: Thing::Gpu(node.unit(at).gpu).into(),
+            gpu_instance: Thing::GpuInstance(at).into(),
+            id: COMPUTE_INSTANCE,
+            profile: profile.id,
+        },
+        place: Place {
+            start: 0,
+            size: profile.slices,
+        },
+    })
+}
+
+export! {
+    /// On where the GPU is sliced.
+    fn nvmlDeviceGetMigMode(device: Handle, current: Out<u32>, pending: Out<u32>) {
+        with_mig(device, |node, gpu, _| {
+            let is_on = node.is_sliced(gpu).into();
+            current.put(is_on)?;
+            pending.put(is_on)
+        })
+    }
+
+    /// Only to what it is.
+    fn nvmlDeviceSetMigMode(device: Handle, mode: u32, status: Out<Return>) {
+        with_mig(device, |node, gpu, _| {
+            if mode > 1 {
+                return Err(Return::INVALID_ARGUMENT);
+            }
+            let is_so = node.is_sliced(gpu) == (mode == 1);
+            let answer = if is_so { Return::SUCCESS } else { Return::NOT_SUPPORTED };
+            status.put(answer)?;
+            if is_so { Ok(()) } else { Err(answer) }
+        })
+    }
+
+    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<u32>) {
+        with_gpu(device, |session, gpu| match session.node.mig(gpu) {
+            Ok(mig) if session.node.is_sliced(gpu) => count.put(mig.compute_slices),
+            _ => count.put(0),
+        })
+    }
+
+    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: u32, out: Out<Handle>) {
+        with_mig(device, |node, gpu, mig| {
+            if !node.is_sliced(gpu) {
+                return Err(Return::NOT_SUPPORTED);
+            }
+            if index >= mig.compute_slices {
+                return Err(Return::INVALID_ARGUMENT);
+            }
+            let place = usize::try_from(index).ok();
+            let at = place.and_then(|place| node.slices(gpu).get(place));
+            out.put(Thing::Slice(*at.ok_or(Return::NOT_FOUND)?).into())
+        })
+    }
+
+    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device: Handle, out: Out<Handle>) {
+        with_slice(device, |session, at| out.put(Thing::Gpu(session.node.unit(at).gpu).into()))
+    }
+
+    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: Out<u32>) {
+        with_device(device, |_, device| is_mig.put(matches!(device, Device::Slice(_)).into()))
+    }
+
+    fn nvmlDeviceGetGpuInstanceId(device: Handle, id: Out<u32>) {
+        with_slice(device, |session, at| {
+            id.put(instance_id(&session.node, at).ok_or(Return::UNKNOWN)?)
+        })
+    }
+
+    fn nvmlDeviceGetComputeInstanceId(device: Handle, id: Out<u32>) {
+        with_slice(device, |_, _| id.put(COMPUTE_INSTANCE))
+    }
+
+    fn nvmlDeviceGetAttributes(device: Handle, out: Out<Attributes>) {
+        attributes(device, out)
+    }
+
+    fn nvmlDeviceGetAttributes_v2(device: Handle, out: Out<Attributes>) {
+        attributes(device, out)
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfo(device: Handle, number: u32, out: Out<GpuProfile>) {
+        with_number(device, number, |node, gpu, mig, at| {
+            out.put(gpu_profile(node, gpu, mig, at))
+        })
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfoV(
+        device: Handle,
+        number: u32,
+        out: Out<GpuProfileV2>,
+    ) {
+        with_number(device, number, |node, gpu, mig, at| {
+            put_gpu_profile(out, node, gpu, mig, at)
+        })
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
+        device: Handle,
+        id: u32,
+        out: Out<GpuProfileV2>,
+    ) {
+        with_profile(device, id, |node, gpu, mig, at| {
+            put_gpu_profile(out, node, gpu, mig, at)
+        })
+    }
+
+    fn nvmlDeviceGetGpuInstancePossiblePlacements(
+        device: Handle,
+        id: u32,
+        places: Slots<Place>,
+        count: Out<u32>,
+    ) {
+        placements(device, id, places, count)
+    }
+
+    fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+        device: Handle,
+        id: u32,
+        places: Slots<Place>,
+        count: Out<u32>,
+    ) {
+        placements(device, id, places, count)
+    }
+
+    /// How many fit beside the slices there are; none can be made.
+    fn nvmlDeviceGetGpuInstanceRemainingCapacity(device: Handle, id: u32, count: Out<u32>) {
+        with_profile(device, id, |node, gpu, mig, profile| {
+            if !node.is_sliced(gpu) {
+                return Err(Return::NOT_SUPPORTED);
+            }
+            count.put(mig::room(mig, &node.layout(gpu)?, profile))
+        })
+    }
+
+    /// Those with this profile.
+    fn nvmlDeviceGetGpuInstances(
+        device: Handle,
+        id: u32,
+        instances: Slots<Handle>,
+        count: Out<u32>,
+    ) {
+        with_profile(device, id, |node, gpu, _, _| {
+            if !node.is_sliced(gpu) {
+                return Err(Return::NOT_SUPPORTED);
+            }
+            let is_it = |at: usize| {
+                let slice = node.unit(at).slice.as_ref();
+                slice.is_some_and(|slice| slice.profile_id == id)
+            };
+            let all = node.slices(gpu).iter().filter(|&&at| is_it(at));
+            let all: Vec<_> = all.map(|&at| Thing::GpuInstance(at).into()).collect();
+            // The caller has room for as many as there can be, whatever the count says.
+            count.put(u32::try_from(all.len()).unwrap_or(u32::MAX))?;
+            instances.put_all(&all)
+        })
+    }
+
+    fn nvmlDeviceGetGpuInstanceById(device: Handle, id: u32, instance: Out<Handle>) {
+        with_mig(device, |node, gpu, _| {
+            if !node.is_sliced(gpu) {
+                return Err(Return::NOT_SUPPORTED);
+            }
+            let mut slices = node.slices(gpu).iter();
+            let at = slices.find(|&&at| instance_id(node, at) == Some(id));
+            instance.put(Thing::GpuInstance(*at.ok_or(Return::NOT_FOUND)?).into())
+        })
+    }
+
+    fn nvmlGpuInstanceGetInfo(instance: Handle, out: Out<GpuInstance>) {
+        with_instance(instance, false, |node, at| {
+            let unit = node.unit(at);
+            let slice = unit.slice.as_ref().ok_or(Return::UNKNOWN)?;
+            out.put(GpuInstance {
+                device: Thing::Gpu(unit.gpu).into(),
+                id: instance_id(node, at).ok_or(Return::UNKNOWN)?,
+                profile: slice.profile_id,
+                place: Place {
+                    start: slice.start,
+                    size: slice.size,
+                },
+            })
+        })
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
+        instance: Handle,
+        number: u32,
+        engines: u32,
+        out: Out<ComputeProfile>,
+    ) {
+        with_instance(instance, false, |node, at| {
+            out.put(asked_profile(node, at, number, engines)?)
+        })
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+        instance: Handle,
+        number: u32,
+        engines: u32,
+        out: Out<ComputeProfileV2>,
+    ) {
+        with_instance(instance, false, |node, at| {
+            let profile = asked_profile(node, at, number, engines)?;
+            let name = node.unit(at).slice.as_ref().map_or("", |slice| slice.profile.as_str());
+            let name = text(&format!("MIG {name}"));
+            let newer = out.cast::<ComputeProfileV3>();
+            if newer.check_version().is_ok() {
+                return newer.put(ComputeProfileV3 {
+                    version: ComputeProfileV3::VERSION,
+                    profile,
+                    name,
+                    capabilities: 0,
+                });
+            }
+            out.put_versioned(ComputeProfileV2 {
+                version: ComputeProfileV2::VERSION,
+                profile,
+                name,
+            })
+        })
+    }
+
+    /// None: the one there is has all.
+    fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
+        instance: Handle,
+        id: u32,
+        count: Out<u32>,
+    ) {
+        with_instance(instance, false, |node, at| {
+            asked_profile(node, at, id, 0)?;
+            count.put(0)
+        })
+    }
+
+    fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
+        instance: Handle,
+        id: u32,
+        places: Slots<Place>,
+        count: Out<u32>,
+    ) {
+        with_instance(instance, false, |node, at| {
+            let size = asked_profile(node, at, id, 0)?.slices;
+            count.put(1)?;
+            if places.is_null() {
+                return Ok(());
+            }
+            places.put_all(&[Place { start: 0, size }])
+        })
+    }
+
+    fn nvmlGpuInstanceGetComputeInstances(
+        instance: Handle,
+        id: u32,
+        instances: Slots<Handle>,
+        count: Out<u32>,
+    ) {
+        with_instance(instance, false, |node, at| {
+            if id >= COMPUTE_PROFILES {
+                return Err(Return::INVALID_ARGUMENT);
+            }
+            if compute_profile(node, at)?.id != id {
+                return count.put(0);
+            }
+            count.put(1)?;
+            instances.put_all(&[Thing::ComputeInstance(at).into()])
+        })
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceById(instance: Handle, id: u32, out: Out<Handle>) {
+        with_instance(instance, false, |_, at| {
+            if id != COMPUTE_INSTANCE {
+                return Err(Return::NOT_FOUND);
+            }
+            out.put(Thing::ComputeInstance(at).into())
+        })
+    }
+
+    fn nvmlComputeInstanceGetInfo(instance: Handle, out: Out<ComputeInstanceV1>) {
+        with_instance(instance, true, |node, at| out.put(compute_instance(node, at)?.first))
+    }
+
+    fn nvmlComputeInstanceGetInfo_v2(instance: Handle, out: Out<ComputeInstance>) {
+        with_instance(instance, true, |node, at| out.put(compute_instance(node, at)?))
+    }
+
+    /// Slices are configuration.
+    fn nvmlDeviceCreateGpuInstance(_device: Handle, _id: u32, _instance: Out<Handle>) {
+        session::with(|_| Err(Return::NOT_SUPPORTED))
+    }
+
+    /// Slices are configuration.
+    fn nvmlDeviceCreateGpuInstanceWithPlacement(
+        _device: Handle,
+        _id: u32,
+        _place: Out<Place>,
+        _instance: Out<Handle>,
+    ) {
+        session::with(|_| Err(Return::NOT_SUPPORTED))
+    }
+
+    /// Slices are configuration.
+    fn nvmlGpuInstanceDestroy(_instance: Handle) {
+        session::with(|_| Err(Return::NOT_SUPPORTED))
+    }
+
+    /// Slices are configuration.
+    fn nvmlGpuInstanceCreateComputeInstance(_instance: Handle, _id: u32, _out: Out<Handle>) {
+        session::with(|_| Err(Return::NOT_SUPPORTED))
+    }
+
+    /// Slices are configuration.
+    fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+        _instance: Handle,
+        _id: u32,
+        _place: Out<Place>,
+        _out: Out<Handle>,
+    ) {
+        session::with(|_| Err(Return::NOT_SUPPORTED))
+    }
+
+    /// Slices are configuration.
+    fn nvmlComputeInstanceDestroy(_instance: Handle) {
+        session::with(|_| Err(Return::NOT_SUPPORTED))
+    }
+}

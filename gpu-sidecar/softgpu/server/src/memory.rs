@@ -1,0 +1,352 @@
+//! Who holds which memory. The bytes themselves are in files that clients have made and map; here is counted whose they are,
+//! and the file of what was offered to others is kept for them.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use device::ledger::ProcessId;
+use device::machine::{MachineError, MpsServer, ProcessSettings};
+
+use crate::client::{Client, ClientId, Process};
+use crate::server::Server;
+use crate::shared::new_key;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+/// `CUDA_ERROR_INVALID_VALUE`
+pub(crate) const INVALID_VALUE: u32 = 1;
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`
+pub(crate) const UNAVAILABLE: u32 = 46;
+
+/// A stretch of memory, whoever holds it.
+#[derive(Debug)]
+struct Stretch {
+    unit: u32,
+    bytes: u64,
+    /// By whose account it goes.
+    charged: ClientId,
+    /// Who holds it, and how often.
+    holders: Vec<ClientId>,
+    /// The device and inode of its file, where others can import it.
+    file: Option<(u64, u64)>,
+}
+
+/// A holder's share in a stretch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    stretch: u64,
+}
+
+/// Memory that was offered to whoever knows the key.
+#[derive(Debug)]
+struct Offer {
+    stretch: u64,
+    offset: u64,
+    bytes: u64,
+    file: OwnedFd,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Allocations {
+    stretches: HashMap<u64, Stretch>,
+    by_file: HashMap<(u64, u64), u64>,
+    offers: HashMap<[u64; 2], Offer>,
+    next: u64,
+}
+
+/// What an offer comes to.
+pub(crate) struct Accepted {
+    pub(crate) number: u64,
+    pub(crate) unit: u32,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) file: OwnedFd,
+}
+
+impl Server {
+    /// The process of a client on a unit; one that holds memory alone, where it has no context there.
+    pub(crate) fn process_on(&mut self, id: ClientId, unit: u32) -> Result<ProcessId, u32> {
+        if self.is_lost(unit) {
+            return Err(UNAVAILABLE);
+        }
+        let client = self.clients.get(&id).ok_or(INVALID_VALUE)?;
+        if let Some(process) = client.processes.get(&unit) {
+            return Ok(process.id);
+        }
+        let settings = ProcessSettings {
+            without_context: true,
+            ..ProcessSettings::default()
+        };
+        self.admit(id, unit, &settings, 0)
+    }
+
+    /// Lets a client's process onto a unit.
+    pub(crate) fn admit(
+        &mut self,
+        id: ClientId,
+        unit: u32,
+        settings: &ProcessSettings,
+        contexts: u32,
+    ) -> Result<ProcessId, u32> {
+        let process = self
+            .machine
+            .admit(unit, settings)
+            .map_err(|error| match error {
+                MachineError::NoUnit(_) => 101,
+                MachineError::TooManyClients { .. } => 808,
+                _ => OUT_OF_MEMORY,
+            })?;
+        let client = self.clients.get_mut(&id).ok_or(INVALID_VALUE)?;
+        let pid = client.pid;
+        let own = Process {
+            id: process,
+            contexts,
+            mps: settings.mps.map(|MpsServer(server)| server),
+            percentage_hundredths: settings.active_thread_percentage_hundredths.unwrap_or(0),
+        };
+        client.processes.insert(unit, own);
+        self.owners.insert(process, id);
+        self.ledger
+            .introduce(process.0, pid, unit, self.machine.now());
+        Ok(process)
+    }
+
+    /// Memory for a client: its number.
+    pub(crate) fn allocate(
+        &mut self,
+        id: ClientId,
+        unit: u32,
+        bytes: u64,
+        file: Option<(u64, u64)>,
+    ) -> Result<u64, u32> {
+        let process = self.process_on(id, unit)?;
+        self.machine
+            .allocate(process, bytes)
+            .map_err(|_| OUT_OF_MEMORY)?;
+        self.statistics.has_news = true;
+        self.allocations.next += 1;
+        let number = self.allocations.next;
+        let stretch = Stretch {
+            unit,
+            bytes,
+            charged: id,
+            holders: vec![id],
+            file,
+        };
+        self.allocations.stretches.insert(number, stretch);
+        if let Some(file) = file {
+            self.allocations.by_file.insert(file, number);
+        }
+        self.hold(id, number)
+    }
+
+    fn hold(&mut self, id: ClientId, stretch: u64) -> Result<u64, u32> {
+        self.allocations.next += 1;
+        let number = self.allocations.next;
+        let client = self.clients.get_mut(&id).ok_or(INVALID_VALUE)?;
+        client.allocations.insert(number, Held { stretch });
+        Ok(number)
+    }
+
+    /// A client gives back what it holds under a number.
+    pub(crate) fn free(&mut self, id: ClientId, number: u64) -> Result<(), u32> {
+        let client = self.clients.get_mut(&id).ok_or(INVALID_VALUE)?;
+        let held = client.allocations.remove(&number).ok_or(INVALID_VALUE)?;
+        self.let_go(id, held);
+        Ok(())
+    }
+
+    fn let_go(&mut self, id: ClientId, held: Held) {
+        self.statistics.has_news = true;
+        let Some(stretch) = self.allocations.stretches.get_mut(&held.stretch) else {
+            return;
+        };
+        if let Some(at) = stretch.holders.iter().position(|holder| *holder == id) {
+            stretch.holders.swap_remove(at);
+        }
+        let (unit, bytes, charged) = (stretch.unit, stretch.bytes, stretch.charged);
+        let is_held = stretch.holders.contains(&charged);
+        let heir = stretch.holders.first().copied();
+        if is_held {
+            return;
+        }
+        // Its account is closed; the next holder's, if there is one, has it from now on.
+        let process = self
+            .clients
+            .get(&charged)
+            .and_then(|client| client.processes.get(&unit));
+        if let Some(process) = process {
+            let _freed = self.machine.free(process.id, bytes);
+        }
+        let Some(heir) = heir else {
+            self.forget(held.stretch);
+            return;
+        };
+        if let Some(stretch) = self.allocations.stretches.get_mut(&held.stretch) {
+            stretch.charged = heir;
+        }
+        let moved = self.process_on(heir, unit).ok();
+        // It was charged a moment ago: there is room, but perhaps not within the heir's limit. It holds it all the same.
+        let _charged = moved.map(|process| self.machine.allocate(process, bytes));
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Some(stretch) = self.allocations.stretches.remove(&number)
+            && let Some(file) = stretch.file
+            && self.allocations.by_file.get(&file) == Some(&number)
+        {
+            self.allocations.by_file.remove(&file);
+        }
+        self.allocations
+            .offers
+            .retain(|_, offer| offer.stretch != number);
+    }
+
+    /// A client is gone: its process is dismissed already.
+    pub(crate) fn forget_allocations(&mut self, client: &Client) {
+        let gone: Vec<_> = client.allocations.values().copied().collect();
+        let numbers: Vec<_> = gone.iter().map(|held| held.stretch).collect();
+        // It is in none of the clients any more: whoever is the first holder in a stretch that is not there has gone.
+        for number in numbers {
+            let Some(stretch) = self.allocations.stretches.get_mut(&number) else {
+                continue;
+            };
+            let there = &self.clients;
+            stretch.holders.retain(|holder| there.contains_key(holder));
+            if there.contains_key(&stretch.charged) {
+                continue;
+            }
+            match stretch.holders.first().copied() {
+                None => self.forget(number),
+                Some(heir) => {
+                    stretch.charged = heir;
+                    let (unit, bytes) = (stretch.unit, stretch.bytes);
+                    let moved = self.process_on(heir, unit).ok();
+                    let _charged = moved.map(|process| self.machine.allocate(process, bytes));
+                }
+            }
+        }
+    }
+
+    /// Memory of another process by the device and inode of its file: its number here, unit and bytes.
+    pub(crate) fn import(
+        &mut self,
+        id: ClientId,
+        file: (u64, u64),
+    ) -> Result<(u64, u32, u64), u32> {
+        let number = *self.allocations.by_file.get(&file).ok_or(INVALID_VALUE)?;
+        let stretch = self
+            .allocations
+            .stretches
+            .get_mut(&number)
+            .ok_or(INVALID_VALUE)?;
+        stretch.holders.push(id);
+        let (unit, bytes) = (stretch.unit, stretch.bytes);
+        Ok((self.hold(id, number)?, unit, bytes))
+    }
+
+    /// Memory that a client holds is offered: the key.
+    pub(crate) fn offer(
+        &mut self,
+        id: ClientId,
+        number: u64,
+        offset: u64,
+        bytes: u64,
+        file: OwnedFd,
+    ) -> Result<[u64; 2], u32> {
+        let client = self.clients.get(&id).ok_or(INVALID_VALUE)?;
+        let stretch = client
+            .allocations
+            .get(&number)
+            .ok_or(INVALID_VALUE)?
+            .stretch;
+        let same = self
+            .allocations
+            .offers
+            .iter()
+            .find(|(_, offer)| offer.stretch == stretch && offer.offset == offset);
+        if let Some((key, _)) = same {
+            return Ok(*key);
+        }
+        let key = new_key();
+        let offer = Offer {
+            stretch,
+            offset,
+            bytes,
+            file,
+        };
+        self.allocations.offers.insert(key, offer);
+        Ok(key)
+    }
+
+    /// Memory that was offered.
+    pub(crate) fn accept_offer(&mut self, id: ClientId, key: [u64; 2]) -> Result<Accepted, u32> {
+        let offer = self.allocations.offers.get(&key).ok_or(INVALID_VALUE)?;
+        let (number, offset, bytes) = (offer.stretch, offer.offset, offer.bytes);
+        let file = offer.file.try_clone().map_err(|_| 304_u32)?;
+        let stretch = self
+            .allocations
+            .stretches
+            .get_mut(&number)
+            .ok_or(INVALID_VALUE)?;
+        // As the driver has it: a process does not open what it has itself.
+        if stretch.charged == id {
+            return Err(201);
+        }
+        stretch.holders.push(id);
+        let unit = stretch.unit;
+        Ok(Accepted {
+            number: self.hold(id, number)?,
+            unit,
+            offset,
+            bytes,
+            file,
+        })
+    }
+
+    /// The process of a client on a unit is made anew with other settings: what it holds goes along.
+    pub(crate) fn rehome(
+        &mut self,
+        id: ClientId,
+        unit: u32,
+        settings: &ProcessSettings,
+        contexts: u32,
+    ) -> Result<ProcessId, u32> {
+        let client = self.clients.get_mut(&id).ok_or(INVALID_VALUE)?;
+        let Some(before) = client.processes.remove(&unit) else {
+            return self.admit(id, unit, settings, contexts);
+        };
+        let bytes = self
+            .allocations
+            .stretches
+            .values()
+            .filter(|stretch| stretch.charged == id && stretch.unit == unit)
+            .map(|stretch| stretch.bytes)
+            .sum();
+        self.machine.dismiss(before.id);
+        self.owners.remove(&before.id);
+        let admitted = self
+            .admit(id, unit, settings, contexts)
+            .and_then(|process| {
+                let held = self.machine.allocate(process, bytes);
+                held.map(|()| process).map_err(|_| OUT_OF_MEMORY)
+            });
+        if admitted.is_err() {
+            // As it was: it fitted before.
+            if let Some(client) = self.clients.get_mut(&id)
+                && let Some(half) = client.processes.remove(&unit)
+            {
+                self.machine.dismiss(half.id);
+                self.owners.remove(&half.id);
+            }
+            let bare = ProcessSettings {
+                without_context: true,
+                ..ProcessSettings::default()
+            };
+            let process = self.admit(id, unit, &bare, 0)?;
+            let _held = self.machine.allocate(process, bytes);
+        }
+        admitted
+    }
+}

@@ -1,0 +1,226 @@
+//! What has ended, from the timeline back to the clients.
+
+use device::{Span, Time};
+use rustix::thread::futex;
+use softgpu_wire::clock;
+use softgpu_wire::page::{Awaited, Completion};
+
+use crate::client::{ClientId, Rings};
+use crate::server::{RunningKind, Server};
+
+impl Server {
+    /// Goes on in time as far as something happens, at most to `horizon`. Not to `horizon` itself: a command that was asked
+    /// for since the last event, and comes late, then still begins when it should.
+    pub(crate) fn go_on_to(&mut self, horizon: Time) {
+        while let Some(next) = self.machine.next().filter(|next| *next <= horizon) {
+            let mut done = std::mem::take(&mut self.done);
+            self.machine.advance(next, &mut done);
+            for done in done.drain(..) {
+                self.end(done.command, done.ended);
+            }
+            self.done = done;
+            self.tell_turns();
+        }
+    }
+
+    /// The timeline is at this very moment from now on: for what is asked for by a request and not by a record in a ring.
+    pub(crate) fn go_on_to_now(&mut self) {
+        let now = clock::now();
+        self.go_on_to(now);
+        let mut done = std::mem::take(&mut self.done);
+        self.machine.advance(now, &mut done);
+        self.done = done;
+    }
+
+    /// Functions of the host have their turn.
+    fn tell_turns(&mut self) {
+        for turn in self.machine.take_host_turns() {
+            let Some(running) = self.running.get(&turn.work.command) else {
+                continue;
+            };
+            let (client, token) = (running.client, running.token);
+            let completion = Completion {
+                token: token.map_or(0, |token| token.0),
+                value: turn.work.command,
+                turn: u64::from(turn.work.node) + 1,
+            };
+            if let Ok(rings) = self.rings(client) {
+                rings.complete(completion);
+            }
+        }
+    }
+
+    /// A command has ended.
+    fn end(&mut self, command: u64, at: Time) {
+        let Some(running) = self.running.remove(&command) else {
+            return;
+        };
+        let id = running.client;
+        let mut value = 0;
+        match running.kind {
+            RunningKind::Plain => {}
+            RunningKind::Record { event, number } => {
+                if let Ok(rings) = self.rings(id)
+                    && let Some(there) = rings.events.get_mut(&event)
+                {
+                    there.happened = at;
+                    let slot = softgpu_wire::record::EventSlot(event);
+                    rings.page.set_event(slot, number, at);
+                }
+            }
+            RunningKind::SharedRecord { event, number } => self.shared_happened(event, number, at),
+            RunningKind::SharedWait { records } => value = records,
+            RunningKind::Checkpoint => {
+                self.checkpoint_copied(id);
+                return;
+            }
+        }
+        let Ok(rings) = self.rings(id) else {
+            return;
+        };
+        rings.retire(running.slot, at);
+        if let Some(token) = running.token {
+            rings.complete(Completion {
+                token: token.0,
+                value,
+                turn: 0,
+            });
+        }
+        // Last, since who sees it takes all before for told.
+        rings.publish(running.slot);
+    }
+
+    /// What a context had put into its streams is not going to end by itself: it counts as ended.
+    pub(crate) fn drop_commands(&mut self, id: ClientId, is_meant: impl Fn(u32) -> bool) {
+        let now = self.machine.now();
+        let dropped: Vec<_> = self
+            .running
+            .extract_if(|_, running| running.client == id && is_meant(running.context))
+            .map(|(_, running)| running)
+            .collect();
+        let Ok(rings) = self.rings(id) else {
+            return;
+        };
+        for running in dropped {
+            if let RunningKind::Record { event, number } = running.kind {
+                let slot = softgpu_wire::record::EventSlot(event);
+                rings.page.set_event(slot, number, now);
+            }
+            rings.retire(running.slot, now);
+            rings.publish(running.slot);
+        }
+        rings.has_news = true;
+    }
+
+    /// Wakes whoever waits for what is there now.
+    pub(crate) fn publish_all(&mut self) {
+        let now = clock::now();
+        let lag = &mut self.statistics.lag;
+        for client in self.clients.values_mut() {
+            let Some(rings) = &mut client.rings else {
+                continue;
+            };
+            rings.catch_up();
+            let mut woken = false;
+            for place in places(rings.page.waiting()) {
+                let Some(awaited) = rings.page.awaited(place) else {
+                    continue;
+                };
+                let Some(due) = due(rings, awaited) else {
+                    continue;
+                };
+                if let Some(word) = rings.page.grant(place) {
+                    if let Some(due) = due.at {
+                        lag.add(now.since(due));
+                    }
+                    let _woken = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+                    woken = true;
+                }
+            }
+            // Whoever was woken does what is to be done; else the client's worker does.
+            if std::mem::take(&mut rings.has_news) && !woken {
+                let bell = rings.page.completions_bell();
+                let _woken = futex::wake(bell, futex::Flags::empty(), 1);
+            }
+        }
+    }
+
+    /// When the first of all that is waited for can be there.
+    pub(crate) fn earliest_awaited(&self) -> Option<Time> {
+        let mut earliest = None;
+        let next = self.machine.next();
+        for client in self.clients.values() {
+            let Some(rings) = &client.rings else {
+                continue;
+            };
+            for place in places(rings.page.waiting()) {
+                let Some(awaited) = rings.page.awaited(place) else {
+                    continue;
+                };
+                let lower = match awaited {
+                    Awaited::Stream(slot, target) => self.earliest_of(rings, slot.0, target),
+                    // Of an event it is not known which stream records it: the next thing that happens may be it.
+                    Awaited::Event(..) | Awaited::Retired(_) | Awaited::Taken(_) => Time::ZERO,
+                };
+                let at = next.map(|next| next.max(lower));
+                earliest = match (earliest, at) {
+                    (Some(one), Some(other)) => Some(Time::min(one, other)),
+                    (one, other) => one.or(other),
+                };
+            }
+            if !rings.held_back.is_empty() {
+                let soon = clock::now().after(Span(200_000));
+                earliest = Some(earliest.map_or(soon, |at: Time| at.min(soon)));
+            }
+        }
+        earliest
+    }
+
+    /// When a stream can have ended so many commands, at the earliest.
+    fn earliest_of(&self, rings: &Rings, slot: u32, target: u64) -> Time {
+        let stream = rings.streams.get(slot as usize).copied().flatten();
+        let Some(stream) = stream else {
+            return Time::ZERO;
+        };
+        // What was put in after what is waited for counts as well: only if that is nothing is the bound one.
+        let done = rings.done.get(slot as usize).map_or(0, |(done, _)| *done);
+        let queued = self.machine.queued(stream.id).unwrap_or(0);
+        if done + queued > target {
+            return Time::ZERO;
+        }
+        self.machine.earliest_end(stream.id).unwrap_or(Time::ZERO)
+    }
+}
+
+/// That something is there: since when, where that is known.
+struct Due {
+    at: Option<Time>,
+}
+
+fn due(rings: &Rings, awaited: Awaited) -> Option<Due> {
+    let (is_there, at) = match awaited {
+        Awaited::Stream(slot, target) => {
+            let (done, at) = rings.done.get(slot.0 as usize).copied().unwrap_or_default();
+            (done >= target, (done == target).then_some(at))
+        }
+        Awaited::Event(slot, target) => {
+            let (record, at) = rings.page.event(slot);
+            (record >= target, (record == target).then_some(at))
+        }
+        Awaited::Retired(target) => (rings.retired >= target, None),
+        Awaited::Taken(target) => (rings.head >= target, None),
+    };
+    is_there.then_some(Due { at })
+}
+
+/// The places of the bits that are set.
+fn places(mut bits: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        if bits == 0 {
+            return None;
+        }
+        let place = bits.trailing_zeros();
+        bits &= bits - 1;
+        Some(place)
+    })
+}

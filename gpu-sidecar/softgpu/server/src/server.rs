@@ -1,0 +1,338 @@
+//! The loop, and what belongs to whom.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use device::ledger::ProcessId;
+use device::machine::{Done, Machine, MachineError};
+use device::{Span, Time};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use softgpu_wire::config::{Config, ConfigError};
+use softgpu_wire::page::{Bell, Shared, Sleep};
+use softgpu_wire::place::PlaceError;
+use softgpu_wire::record::Token;
+use softgpu_wire::{clock, place};
+
+use crate::client::{Client, ClientId, Rings};
+use crate::ledger::LedgerFile;
+use crate::memory::Allocations;
+use crate::mps::MpsServers;
+use crate::shared::{SharedEvents, SharedId};
+use crate::statistics::Statistics;
+
+/// How long the server lets things lie for which nobody waits.
+const TICK: Span = Span::from_millis(2);
+/// How long a server that a client has started stays without clients.
+const ALONE_MAX: Span = Span::from_secs(5);
+/// Clients at most: the others wait to be let in.
+const CLIENTS_MAX: usize = 4096;
+
+/// A server cannot be had, or not go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerError {
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    #[error("{what}: {error}")]
+    System { what: &'static str, error: Errno },
+    #[error("{path}: {error}", path = path.display())]
+    File {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(Errno) -> ServerError {
+    move |error| ServerError::System { what, error }
+}
+
+/// What a command of the timeline is to its client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Running {
+    pub(crate) client: ClientId,
+    pub(crate) context: u32,
+    pub(crate) slot: u32,
+    pub(crate) token: Option<Token>,
+    pub(crate) kind: RunningKind,
+}
+
+/// What is special about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RunningKind {
+    Plain,
+    /// The record of an event: its place and number.
+    Record {
+        event: u32,
+        number: u64,
+    },
+    /// The record of an event of several processes: its number.
+    SharedRecord {
+        event: SharedId,
+        number: u64,
+    },
+    /// The wait for one: how many of its records there were.
+    SharedWait {
+        records: u64,
+    },
+    /// A copy of a checkpoint.
+    Checkpoint,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) folder: PathBuf,
+    pub(crate) config: Config,
+    pub(crate) machine: Machine,
+    pub(crate) clients: BTreeMap<ClientId, Client>,
+    pub(crate) running: HashMap<u64, Running>,
+    /// Whose process it is.
+    pub(crate) owners: HashMap<ProcessId, ClientId>,
+    pub(crate) allocations: Allocations,
+    pub(crate) shared: SharedEvents,
+    pub(crate) mps: MpsServers,
+    pub(crate) checkpoints: Vec<crate::checkpoint::Pending>,
+    pub(crate) ledger: LedgerFile,
+    pub(crate) statistics: Statistics,
+    /// GPUs that are lost.
+    pub(crate) lost: Vec<usize>,
+    pub(crate) bell: Shared<Bell>,
+    pub(crate) bell_file: OwnedFd,
+    pub(crate) ring: OwnedFd,
+    /// Room for what has ended, kept.
+    pub(crate) done: Vec<Done>,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    next_client: u64,
+    stays: bool,
+    alone_since: Time,
+    _lock: OwnedFd,
+}
+
+const LISTENER: u64 = u64::MAX;
+const RING: u64 = u64::MAX - 1;
+
+impl Server {
+    pub(crate) fn new(
+        folder: &Path,
+        config: Config,
+        lock: OwnedFd,
+        stays: bool,
+    ) -> Result<Self, ServerError> {
+        let machine = Machine::new(&config.node()?)?;
+        let listener = place::listen_in(folder)?;
+        rustix::io::ioctl_fionbio(&listener, true).map_err(system("socket"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let ring = eventfd(0, flags).map_err(system("eventfd"))?;
+        let (bell, bell_file) = Shared::<Bell>::create().map_err(system("memory"))?;
+        for (file, data) in [(&listener, LISTENER), (&ring, RING)] {
+            epoll::add(
+                &epoll,
+                file,
+                epoll::EventData::new_u64(data),
+                epoll::EventFlags::IN,
+            )
+            .map_err(system("epoll"))?;
+        }
+        let ledger = LedgerFile::create(folder, config.ledger_mib)?;
+        let statistics = Statistics::new(machine.units(), machine.links().count());
+        // Sleeps end when they are meant to, not up to 50 µs later.
+        let _slack = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let mut server = Self {
+            folder: folder.to_path_buf(),
+            config,
+            machine,
+            clients: BTreeMap::new(),
+            running: HashMap::new(),
+            owners: HashMap::new(),
+            allocations: Allocations::default(),
+            shared: SharedEvents::default(),
+            mps: MpsServers::default(),
+            checkpoints: Vec::new(),
+            ledger,
+            statistics,
+            lost: Vec::new(),
+            bell,
+            bell_file,
+            ring,
+            done: Vec::new(),
+            listener,
+            epoll,
+            next_client: 0,
+            stays,
+            alone_since: clock::now(),
+            _lock: lock,
+        };
+        server.machine.advance(clock::now(), &mut Vec::new());
+        Ok(server)
+    }
+
+    /// Works until it has been alone for long enough.
+    pub(crate) fn run(&mut self) -> Result<(), ServerError> {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            for rings in self
+                .clients
+                .values_mut()
+                .filter_map(|client| client.rings.as_mut())
+            {
+                rings.attention = rings.page.attention();
+            }
+            let horizon = clock::now();
+            self.take_all();
+            self.go_on_to(horizon);
+            self.publish_all();
+            self.go_on_with_checkpoints();
+            self.ledger_tick()?;
+            let wake = self.wake_at();
+            if !self.stays
+                && self.clients.is_empty()
+                && clock::now() >= self.alone_since.after(ALONE_MAX)
+            {
+                let _gone = rustix::fs::unlink(self.folder.join(place::SOCKET));
+                return Ok(());
+            }
+            self.sleep(wake)?;
+            events.clear();
+            epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&clock::timespec(Span::ZERO)),
+            )
+            .map_err(system("epoll"))?;
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    RING => {
+                        let _rung = rustix::io::read(&self.ring, &mut [0_u8; 8]);
+                    }
+                    client => self.serve(ClientId(client)),
+                }
+            }
+        }
+    }
+
+    /// When there is something to do again; `None`: when somebody asks.
+    fn wake_at(&mut self) -> Option<Time> {
+        let now = clock::now();
+        let awaited = self.earliest_awaited();
+        let is_idle = self.running.is_empty() && self.checkpoints.is_empty();
+        let tick = (!is_idle || self.statistics.has_news).then(|| now.after(TICK));
+        self.statistics.has_news = false;
+        let alone =
+            (!self.stays && self.clients.is_empty()).then(|| self.alone_since.after(ALONE_MAX));
+        [awaited, tick, alone, self.ledger.due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn sleep(&mut self, wake: Option<Time>) -> Result<(), ServerError> {
+        let soon = clock::now().after(TICK);
+        let sleep = match wake {
+            Some(wake) if wake <= soon => Sleep::Short,
+            _ => Sleep::Deep,
+        };
+        self.bell.set(sleep);
+        // Whoever has asked for something, or put a command into an idle server's ring, before it was known that this one
+        // sleeps, has not rung.
+        let is_asked = |rings: &Rings| {
+            let has_command = sleep == Sleep::Deep && rings.page.has_commands(rings.head);
+            has_command || rings.page.attention() != rings.attention
+        };
+        let mut rings = self
+            .clients
+            .values()
+            .filter_map(|client| client.rings.as_ref());
+        let timeout = if rings.any(is_asked) {
+            Some(Span::ZERO)
+        } else {
+            wake.map(|wake| wake.since(clock::now()))
+        };
+        let timeout = timeout.map(clock::timespec);
+        let epoll = self.epoll.as_fd();
+        match poll(
+            &mut [PollFd::from_borrowed_fd(epoll, PollFlags::IN)],
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(system("poll")(error)),
+        }
+        self.bell.set(Sleep::Awake);
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        while self.clients.len() < CLIENTS_MAX {
+            let Ok(socket) =
+                accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+            else {
+                return;
+            };
+            let pid = rustix::net::sockopt::socket_peercred(&socket)
+                .map_or(0, |credentials| credentials.pid.as_raw_nonzero().get());
+            let id = ClientId(self.next_client);
+            self.next_client += 1;
+            let data = epoll::EventData::new_u64(id.0);
+            if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_err() {
+                continue;
+            }
+            let client = Client {
+                socket,
+                pid: u32::try_from(pid).unwrap_or_default(),
+                name: String::new(),
+                role: None,
+                rings: None,
+                processes: HashMap::new(),
+                allocations: HashMap::new(),
+                watches: false,
+                mps: None,
+                checkpoint: crate::checkpoint::State::default(),
+            };
+            self.clients.insert(id, client);
+        }
+    }
+
+    /// A client is gone, and all it had with it.
+    pub(crate) fn remove(&mut self, id: ClientId) {
+        // What it had put into its ring before is not looked at any more.
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        self.go_on_to(clock::now());
+        for process in client.processes.values() {
+            self.machine.dismiss(process.id);
+            self.owners.remove(&process.id);
+        }
+        self.running.retain(|_, running| running.client != id);
+        self.forget_allocations(&client);
+        if let Some(rings) = &client.rings {
+            for event in rings.events.values().filter(|event| event.shared.is_none()) {
+                self.machine.destroy_event(event.id);
+            }
+        }
+        self.leave_shared(id);
+        if let Some(server) = client.mps {
+            self.end_mps_server(server);
+        }
+        self.mps.left(id);
+        self.checkpoints
+            .retain(|pending| pending.asker != id && pending.target != id);
+        self.alone_since = clock::now();
+        self.statistics.has_news = true;
+    }
+
+    /// Whether a GPU is lost.
+    pub(crate) fn is_lost(&self, unit: u32) -> bool {
+        self.machine
+            .unit_info(unit)
+            .is_some_and(|info| self.lost.contains(&info.gpu))
+    }
+}

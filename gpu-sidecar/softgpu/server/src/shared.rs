@@ -1,0 +1,209 @@
+//! Events of several processes.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use device::Time;
+use device::machine::EventId;
+use softgpu_wire::record::EventSlot;
+
+use crate::client::{ClientId, Event};
+use crate::server::Server;
+
+/// An event of several processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SharedId(u64);
+
+#[derive(Debug)]
+struct SharedEvent {
+    id: EventId,
+    /// The page of its effects.
+    page: OwnedFd,
+    key: [u64; 2],
+    /// The number of its last record.
+    latest: u64,
+    /// How often it was recorded.
+    records: u64,
+    /// Who has it, at which place.
+    holders: Vec<(ClientId, u32)>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct SharedEvents {
+    events: HashMap<SharedId, SharedEvent>,
+    by_key: HashMap<[u64; 2], SharedId>,
+    next: u64,
+}
+
+impl SharedEvents {
+    /// Counts a record; its number.
+    pub(crate) fn record(&mut self, id: SharedId) -> Option<u64> {
+        let event = self.events.get_mut(&id)?;
+        event.latest += 1;
+        event.records += 1;
+        Some(event.latest)
+    }
+
+    /// How often it was recorded.
+    pub(crate) fn records(&self, id: SharedId) -> Option<u64> {
+        self.events.get(&id).map(|event| event.records)
+    }
+
+    /// Who else has it.
+    pub(crate) fn others(&self, id: SharedId, but: ClientId) -> Vec<ClientId> {
+        let holders = self.events.get(&id).map_or(&[][..], |event| &event.holders);
+        holders
+            .iter()
+            .map(|(client, _)| *client)
+            .filter(|client| *client != but)
+            .collect()
+    }
+
+    fn latest(&self, id: SharedId) -> u64 {
+        self.events.get(&id).map_or(0, |event| event.latest)
+    }
+}
+
+/// A key that nobody guesses.
+pub(crate) fn new_key() -> [u64; 2] {
+    let mut bytes = [0_u8; 16];
+    let _filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte])))
+}
+
+impl Server {
+    /// An event of a client may be used by others: its key.
+    pub(crate) fn offer_event(
+        &mut self,
+        id: ClientId,
+        slot: u32,
+        page: OwnedFd,
+    ) -> Option<[u64; 2]> {
+        // What it has recorded so far counts.
+        self.take(id);
+        let machine_event = self.rings(id).ok()?.events.get(&slot).map(|event| event.id);
+        let machine_event = match machine_event {
+            Some(event) => event,
+            None => self.machine.event(),
+        };
+        let rings = self.rings(id).ok()?;
+        let event = rings.events.entry(slot).or_insert_with(|| Event {
+            id: machine_event,
+            latest: 0,
+            records: 0,
+            happened: Time::ZERO,
+            shared: None,
+        });
+        let (latest, records, shared) = (event.latest, event.records, event.shared);
+        if let Some(shared) = shared {
+            return self.shared.events.get(&shared).map(|event| event.key);
+        }
+        self.shared.next += 1;
+        let shared = SharedId(self.shared.next);
+        self.rings(id).ok()?.events.get_mut(&slot)?.shared = Some(shared);
+        let key = new_key();
+        let event = SharedEvent {
+            id: machine_event,
+            page,
+            key,
+            latest,
+            records,
+            holders: vec![(id, slot)],
+        };
+        self.shared.events.insert(shared, event);
+        self.shared.by_key.insert(key, shared);
+        Some(key)
+    }
+
+    /// A client uses an event that was offered: the page of its effects.
+    pub(crate) fn accept_event(
+        &mut self,
+        id: ClientId,
+        key: [u64; 2],
+        slot: u32,
+    ) -> Option<OwnedFd> {
+        let shared = *self.shared.by_key.get(&key)?;
+        let event = self.shared.events.get_mut(&shared)?;
+        let page = event.page.try_clone().ok()?;
+        let (machine_event, latest) = (event.id, event.latest);
+        event.holders.push((id, slot));
+        let rings = self.rings(id).ok()?;
+        let own = Event {
+            id: machine_event,
+            latest,
+            records: 0,
+            happened: Time::ZERO,
+            shared: Some(shared),
+        };
+        let before = rings.events.insert(slot, own);
+        if let Some(before) = before.filter(|before| before.shared.is_none()) {
+            self.machine.destroy_event(before.id);
+        }
+        Some(page)
+    }
+
+    /// The number of an event's last record, whoever has recorded it.
+    pub(crate) fn latest_record(&mut self, id: ClientId, slot: u32) -> u64 {
+        let event = self
+            .rings(id)
+            .ok()
+            .and_then(|rings| rings.events.get(&slot));
+        let Some(event) = event else {
+            return 0;
+        };
+        match event.shared {
+            Some(shared) => self.shared.latest(shared),
+            None => event.latest,
+        }
+    }
+
+    /// A record of it has happened.
+    pub(crate) fn shared_happened(&mut self, id: SharedId, number: u64, at: Time) {
+        let holders = self
+            .shared
+            .events
+            .get(&id)
+            .map(|event| event.holders.clone());
+        for (client, slot) in holders.unwrap_or_default() {
+            if let Ok(rings) = self.rings(client) {
+                rings.page.set_event(EventSlot(slot), number, at);
+                rings.has_news = true;
+            }
+        }
+    }
+
+    /// A client has it no more at a place, or at none.
+    pub(crate) fn leave_shared_event(&mut self, id: SharedId, client: ClientId, slot: Option<u32>) {
+        let Some(event) = self.shared.events.get_mut(&id) else {
+            return;
+        };
+        event
+            .holders
+            .retain(|(holder, at)| *holder != client || slot.is_some_and(|slot| slot != *at));
+        if slot.is_none() {
+            // The client is gone: what it would have done is waited for no more.
+            let _told = rustix::io::pwrite(&event.page, &(u64::MAX >> 1).to_ne_bytes(), 0);
+        }
+        if event.holders.is_empty() {
+            let (machine_event, key) = (event.id, event.key);
+            self.machine.destroy_event(machine_event);
+            self.shared.by_key.remove(&key);
+            self.shared.events.remove(&id);
+        }
+    }
+
+    /// A client is gone.
+    pub(crate) fn leave_shared(&mut self, client: ClientId) {
+        let its: Vec<_> = self
+            .shared
+            .events
+            .iter()
+            .filter(|(_, event)| event.holders.iter().any(|(holder, _)| *holder == client))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in its {
+            self.leave_shared_event(id, client, None);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+/* Legacy inter-process communication: memory handles and event handles between two processes.
+ *
+ * usage: ipc PTX.  It starts itself as `ipc PTX import` and `ipc PTX export`. */
+#include "driver.h"
+
+#define MS UINT64_C(1000000)
+enum { WORDS = 3 << 20 };
+
+struct offer {
+    CUipcMemHandle memory;
+    CUipcEventHandle event;
+};
+
+static CUevent shared_event(void)
+{
+    CUevent event;
+    CALL(cuEventCreate, &event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+    return event;
+}
+
+static void want(char expected)
+{
+    char byte = 0;
+    CHECK(read_all(CHILD_SOCKET, &byte, 1));
+    CHECK_EQUAL(byte, expected);
+}
+
+static int import_child(const char *ptx)
+{
+    struct gpu gpu = gpu_open(ptx);
+    warm_up(&gpu);
+    struct offer offer;
+    CUdeviceptr at, again, out;
+    CUevent theirs, ours = shared_event();
+    CUipcEventHandle reply;
+    CUstream stream;
+    uint64_t total;
+    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    CALL(cuMemAlloc, &out, 8);
+    CALL(cuMemsetD8, out, 0, 8);
+    CHECK(read_all(CHILD_SOCKET, &offer, sizeof offer));
+    CALL(cuIpcOpenMemHandle, &at, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    CALL(cuIpcOpenEventHandle, &theirs, offer.event);
+    CALL(cuIpcGetEventHandle, &reply, ours);
+    write_all(CHILD_SOCKET, &reply, sizeof reply);
+    total = sum_of(&gpu, at, WORDS);
+    write_all(CHILD_SOCKET, &total, sizeof total);
+
+    /* The parent has queued a spin, a fill with 2 and the event; what follows the event sees the fill. */
+    want('r');
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery, theirs);
+    CALL(cuStreamWaitEvent, stream, theirs, 0);
+    sum(&gpu, out, at, WORDS, stream);
+    CALL(cuMemcpyDtoHAsync, &total, out, 8, stream);
+    CALL(cuStreamSynchronize, stream);
+    CALL(cuEventQuery, theirs);
+    write_all(CHILD_SOCKET, &total, sizeof total);
+
+    /* And the other way round, with a spin and a fill with 3 here. */
+    want('b');
+    spin(&gpu, 100 * MS, 1, stream);
+    fill(&gpu, at, WORDS, 3, stream);
+    CALL(cuEventRecord, ours, stream);
+    write_all(CHILD_SOCKET, "b", 1);
+    want('d');
+    CALL(cuStreamSynchronize, stream);
+
+    /* Opened twice is the same address, closed twice. */
+    CALL(cuIpcOpenMemHandle, &again, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    CHECK_EQUAL(again, at);
+    CALL(cuIpcCloseMemHandle, again);
+    CHECK_EQUAL(sum_of(&gpu, at, WORDS), 3 * (uint64_t)WORDS);
+    CALL(cuIpcCloseMemHandle, at);
+    EXPECT_ERROR(cuIpcCloseMemHandle, at);
+    CALL(cuEventDestroy, theirs);
+    CALL(cuEventDestroy, ours);
+    write_all(CHILD_SOCKET, "c", 1);
+    return 0;
+}
+
+/* Exports and ends at once, when told to. */
+static int export_child(const char *ptx)
+{
+    struct gpu gpu = gpu_open(ptx);
+    struct offer offer;
+    CUdeviceptr at;
+    CUevent event = shared_event();
+    CALL(cuMemAlloc, &at, 4 * WORDS);
+    fill(&gpu, at, WORDS, 8, NULL);
+    CALL(cuCtxSynchronize);
+    CALL(cuIpcGetMemHandle, &offer.memory, at);
+    CALL(cuIpcGetEventHandle, &offer.event, event);
+    write_all(CHILD_SOCKET, &offer, sizeof offer);
+    want('q');
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    want_ptx(argc, argv, "");
+    if (argc > 2)
+        return strcmp(argv[2], "import") == 0 ? import_child(argv[1]) : export_child(argv[1]);
+    struct gpu gpu = gpu_open(argv[1]);
+    warm_up(&gpu);
+    struct offer offer;
+    CUdeviceptr at, wrong;
+    CUevent event = shared_event(), plain, opened, theirs;
+    CUipcEventHandle reply;
+    CUstream stream;
+    uint64_t total = 0;
+    char byte;
+    int supported;
+    CALL(cuDeviceGetAttribute, &supported, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, gpu.device);
+    CHECK(supported);
+    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    CALL(cuMemAlloc, &at, 4 * WORDS);
+    fill(&gpu, at, WORDS, 1, NULL);
+    CALL(cuCtxSynchronize);
+    CALL(cuIpcGetMemHandle, &offer.memory, at);
+    CALL(cuIpcGetEventHandle, &offer.event, event);
+
+    CALL(cuEventCreate, &plain, CU_EVENT_DISABLE_TIMING);
+    EXPECT_ERROR(cuIpcGetEventHandle, &reply, plain);
+    CALL(cuEventDestroy, plain);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuEventCreate, &plain, CU_EVENT_INTERPROCESS);
+    /* A handle is for other processes. */
+    EXPECT_ERROR(cuIpcOpenMemHandle, &wrong, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    /* For events the documentation does not say so: shown, not judged. */
+    CUresult result = TRY(cuIpcOpenEventHandle, &opened, offer.event);
+    printf("  an event handle opened where it was made: %s\n", cu_error(result));
+    if (result == CUDA_SUCCESS)
+        CALL(cuEventDestroy, opened);
+    EXPECT_ERROR(cuIpcGetMemHandle, &offer.memory, 0x1000);
+    CALL(cuIpcGetMemHandle, &offer.memory, at);
+
+    struct child child = spawn_self((char *[]){ "ipc", argv[1], "import", NULL });
+    write_all(child.socket, &offer, sizeof offer);
+    CHECK(read_all(child.socket, &reply, sizeof reply));
+    CALL(cuIpcOpenEventHandle, &theirs, reply);
+    CHECK(read_all(child.socket, &total, sizeof total));
+    CHECK_EQUAL(total, WORDS);
+
+    spin(&gpu, 300 * MS, 1, stream);
+    fill(&gpu, at, WORDS, 2, stream);
+    CALL(cuEventRecord, event, stream);
+    write_all(child.socket, "r", 1);
+    CHECK(read_all(child.socket, &total, sizeof total));
+    CHECK_EQUAL(total, 2 * (uint64_t)WORDS);
+
+    write_all(child.socket, "b", 1);
+    CHECK(read_all(child.socket, &byte, 1));
+    CALL(cuStreamWaitEvent, stream, theirs, 0);
+    CUdeviceptr out;
+    CALL(cuMemAlloc, &out, 8);
+    CALL(cuMemsetD8Async, out, 0, 8, stream);
+    sum(&gpu, out, at, WORDS, stream);
+    CALL(cuMemcpyDtoHAsync, &total, out, 8, stream);
+    CALL(cuStreamSynchronize, stream);
+    CHECK_EQUAL(total, 3 * (uint64_t)WORDS);
+    write_all(child.socket, "d", 1);
+    CHECK(read_all(child.socket, &byte, 1) && byte == 'c');
+    CHECK_EQUAL(reap(child), 0);
+    CALL(cuEventDestroy, theirs);
+    CHECK_EQUAL(sum_of(&gpu, at, WORDS), 3 * (uint64_t)WORDS);
+    CALL(cuMemFree, at);
+    CALL(cuMemFree, out);
+
+    /* An exporter that is gone took its memory with it. */
+    child = spawn_self((char *[]){ "ipc", argv[1], "export", NULL });
+    CHECK(read_all(child.socket, &offer, sizeof offer));
+    CALL(cuIpcOpenMemHandle, &at, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    CHECK_EQUAL(sum_of(&gpu, at, WORDS), 8 * (uint64_t)WORDS);
+    CALL(cuIpcCloseMemHandle, at);
+    write_all(child.socket, "q", 1);
+    CHECK_EQUAL(reap(child), 0);
+    EXPECT_ERROR(cuIpcOpenMemHandle, &at, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    result = TRY(cuIpcOpenEventHandle, &theirs, offer.event);
+    printf("  an event handle whose maker is gone: %s\n", cu_error(result));
+    CALL(cuStreamDestroy, stream);
+    CALL(cuEventDestroy, event);
+    puts("ok");
+    return 0;
+}
