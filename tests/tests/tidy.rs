@@ -52,11 +52,43 @@ fn contract_tests() -> BTreeSet<String> {
 fn policy_depends_on_nothing() {
     let manifest = read("policy/Cargo.toml");
     assert!(!manifest.contains("\n[dependencies]"), "policy is std only");
-    for (name, lib) in [
-        ("policy", "policy/src/lib.rs"),
-        ("queue-proxy", "queue-proxy/src/lib.rs"),
-    ] {
-        assert!(read(lib).contains("#![forbid(unsafe_code)]"), "{name}");
+}
+
+/// Members made of C interfaces or of shared memory, whose own manifests say how much `unsafe` there is. The workspace's
+/// lints, which forbid it, hold for all others.
+const UNSAFE_MEMBERS: [&str; 4] = [
+    "gpu-sidecar/model-server",
+    "gpu-sidecar/softgpu/cuda",
+    "gpu-sidecar/softgpu/nvml",
+    "gpu-sidecar/softgpu/wire",
+];
+
+#[test]
+fn unsafe_code_is_where_it_must_be_and_nowhere_else() {
+    assert!(read("Cargo.toml").contains("unsafe_code = \"forbid\""));
+    let manifest = read("Cargo.toml");
+    let (_, rest) = manifest.split_once("members = [").unwrap();
+    let (list, _) = rest.split_once(']').unwrap();
+    let members = list.split('"').skip(1).step_by(2);
+    let mut seen = 0;
+    for member in members {
+        let own = read(&format!("{member}/Cargo.toml"));
+        let inherits = own.contains("[lints]\nworkspace = true");
+        assert_ne!(inherits, UNSAFE_MEMBERS.contains(&member), "{member}");
+        seen += 1;
+    }
+    assert!(seen > UNSAFE_MEMBERS.len());
+    for pure in ["policy", "queue-proxy", "gpu-sidecar/device", "gpu-sidecar/kernels"] {
+        let lib = read(&format!("{pure}/src/lib.rs"));
+        assert!(lib.contains("#![forbid(unsafe_code)]"), "{pure}");
+    }
+}
+
+#[test]
+fn the_model_of_the_gpu_is_pure() {
+    let manifest = read("gpu-sidecar/device/Cargo.toml");
+    for foreign in ["tokio", "rustix", "libc", "softgpu", "tracing"] {
+        assert!(!manifest.contains(&format!("\n{foreign}")), "{foreign}");
     }
 }
 

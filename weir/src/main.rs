@@ -1,6 +1,7 @@
 //! Weir's command line.
 
 mod demo;
+mod softgpu;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -20,6 +21,8 @@ struct Arguments {
 enum Command {
     /// Replay a real trace against stock and Weir settings and compare.
     Demo(demo::Arguments),
+    /// Run CUDA programs on a software GPU, and see who held what of it.
+    Softgpu(softgpu::Arguments),
     /// Run one of the demo's programs; settings come from the environment, as in a pod.
     #[command(hide = true)]
     Child {
@@ -32,6 +35,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Where the stand-ins are installed, this program has their names as well.
+    let mut given = std::env::args_os();
+    if let Some(name) = given.next()
+        && let Some(code) = ::softgpu::run_as(&name, given)
+    {
+        return code;
+    }
     match Arguments::parse().command {
         Command::Demo(arguments) => match demo::run(&arguments) {
             Ok(code) => code,
@@ -41,6 +51,7 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
+        Command::Softgpu(arguments) => softgpu::run(&arguments),
         Command::Child { program, parent } => {
             // However its parent dies, a child does not stay behind.
             if set_parent_process_death_signal(Some(Signal::KILL)).is_err()
@@ -52,6 +63,7 @@ fn main() -> ExitCode {
             match program {
                 demo::Program::QueueProxy => queue_proxy::main(),
                 demo::Program::ModelServer => model_server::main(),
+                demo::Program::SoftgpuServer => demo::serve_software_gpu(),
             }
         }
     }

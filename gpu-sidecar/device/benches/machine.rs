@@ -42,6 +42,7 @@ fn stream(machine: &mut Machine, mps: Option<MpsServer>) -> StreamId {
         mps,
         active_thread_percentage_hundredths: mps.map(|_| 1_250),
         memory_limit: None,
+        without_context: false,
     };
     let process = machine.admit(0, &settings).expect("room for all");
     machine.stream(process)

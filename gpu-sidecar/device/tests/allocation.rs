@@ -65,6 +65,7 @@ fn a_command_allocates_nothing_once_warm() {
                 mps: server.map(MpsServer),
                 active_thread_percentage_hundredths: Some(4_000),
                 memory_limit: None,
+                without_context: false,
             };
             let process = machine.admit(0, &settings).unwrap();
             machine.stream(process)

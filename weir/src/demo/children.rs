@@ -14,6 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use super::Program;
+use super::gpu::SoftGpu;
 
 /// Knative's fixed ports, which the queue-proxy listens on.
 const PROXY_PORTS: [u16; 3] = [8012, 8022, 9090];
@@ -54,6 +55,7 @@ impl Children {
     pub(crate) async fn start(
         bind: IpAddr,
         cost: Cost,
+        gpu: &SoftGpu,
         settings: &Settings,
     ) -> anyhow::Result<Self> {
         for port in PROXY_PORTS {
@@ -70,7 +72,8 @@ impl Children {
             Program::ModelServer,
             [("PORT", app_port.to_string())]
                 .into_iter()
-                .chain(cost.environment()),
+                .chain(cost.environment())
+                .chain(gpu.environment()),
         )?;
         let knative = [
             ("SERVING_NAMESPACE", "default"),
@@ -168,7 +171,7 @@ impl Children {
 }
 
 /// Starts a program of this same binary: what runs is what was built.
-fn spawn(
+pub(crate) fn spawn(
     program: Program,
     environment: impl IntoIterator<Item = (&'static str, String)>,
 ) -> anyhow::Result<Child> {

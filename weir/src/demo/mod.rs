@@ -2,6 +2,7 @@
 
 mod best;
 mod children;
+mod gpu;
 mod replay;
 mod report;
 mod trace;
@@ -17,6 +18,8 @@ use clap::{Args, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::children::{Children, Settings};
+use self::gpu::SoftGpu;
+pub(crate) use self::gpu::serve as serve_software_gpu;
 use self::report::{Report, Run};
 use self::trace::Trace;
 use self::workload::Workload;
@@ -68,6 +71,8 @@ pub(crate) enum Program {
     QueueProxy,
     /// The user container.
     ModelServer,
+    /// The owner of the software GPU that it computes on.
+    SoftgpuServer,
 }
 
 /// Runs the demo. An error is the user's to mend: exit code 2. Exit code 1: a request was not answered
@@ -107,12 +112,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
+    let gpu = SoftGpu::start().await?;
     let mut runs = Vec::new();
     for (name, settings) in [
         ("stock", Settings::stock()),
         ("weir", Settings::weir(workload.longest_objective())),
     ] {
-        let mut children = Children::start(arguments.bind, workload.cost, &settings).await?;
+        let mut children = Children::start(arguments.bind, workload.cost, &gpu, &settings).await?;
         let progress = progress_bar(name, workload, arguments.json);
         let answers = replay::replay(children.address(), workload, &progress).await;
         progress.finish_and_clear();
@@ -121,6 +127,8 @@ async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<
         children.stop().await?;
         runs.push(Run::new(name, workload, &answers, served));
     }
+    let device = gpu.device()?;
+    drop(gpu);
     // Off the runtime's own thread, so that an interrupt is heard.
     let (searched, seed) = (workload.clone(), arguments.seed);
     let best_found_hit_rate = tokio::task::spawn_blocking(move || best::hit_rate(&searched, seed))
@@ -131,6 +139,7 @@ async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<
         seed: arguments.seed,
         load: workload.load(),
         best_found_hit_rate,
+        device,
         runs,
     };
     let text = if arguments.json {

@@ -7,6 +7,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
+use super::gpu::Device;
 use super::replay::{Answer, Outcome};
 use super::workload::Workload;
 
@@ -21,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) load: f64,
     /// What the best order found offline answers in time.
     pub(crate) best_found_hit_rate: f64,
+    /// What the functions computed on.
+    pub(crate) device: Device,
     /// One for each setting.
     pub(crate) runs: Vec<Run>,
 }
@@ -205,6 +208,8 @@ impl Report {
             "The best order that a search found with all arrivals known in advance: {:.1} % in time.\n",
             self.best_found_hit_rate * 100.0
         ));
+        text.push_str(&self.device.line());
+        text.push('\n');
         if !self.every_request_was_answered_once() {
             text.push_str("Not every request was answered exactly once.\n");
         }

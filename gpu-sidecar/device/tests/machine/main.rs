@@ -20,6 +20,7 @@ const ALONE: ProcessSettings = ProcessSettings {
     mps: None,
     active_thread_percentage_hundredths: None,
     memory_limit: None,
+    without_context: false,
 };
 
 /// A client of the MPS server.

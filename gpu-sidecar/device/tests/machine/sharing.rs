@@ -16,6 +16,7 @@ const fn client(server: u32, percent_hundredths: u32) -> ProcessSettings {
         mps: Some(MpsServer(server)),
         active_thread_percentage_hundredths: Some(percent_hundredths),
         memory_limit: None,
+        without_context: false,
     }
 }
 
@@ -137,4 +138,19 @@ fn who_leaves_a_server_leaves_its_sms_to_the_others_of_it() {
     let done = run(&mut machine);
     assert_eq!(done.len(), 1);
     assert_eq!(ended(&done, two, stays), 12_000);
+}
+
+#[test]
+fn a_process_without_a_context_holds_memory_and_no_residue() {
+    let mut machine = machine(&[]);
+    let holder = ProcessSettings {
+        without_context: true,
+        ..ALONE
+    };
+    let process = machine.admit(0, &holder).unwrap();
+    assert_eq!(machine.memory(0).unwrap().held(process), 0);
+    machine.allocate(process, 1 << 20).unwrap();
+    assert_eq!(machine.memory(0).unwrap().held(process), 1 << 20);
+    let stream = machine.stream(process);
+    assert_eq!(machine.queued(stream), Some(0));
 }

@@ -491,6 +491,7 @@ impl Driver {
             mps: server.map(MpsServer),
             active_thread_percentage_hundredths: percent,
             memory_limit: limit,
+            without_context: false,
         };
         let capacity = self.machine.unit_info(unit).unwrap().memory;
         let memory_limit = limit.unwrap_or(capacity);

@@ -73,6 +73,7 @@ proptest! {
             mps: Some(MpsServer(0)),
             active_thread_percentage_hundredths: Some(percent),
             memory_limit: None,
+            without_context: false,
         };
         let process = machine.admit(unit, &settings).unwrap();
         let stream = machine.stream(process);

@@ -7,6 +7,7 @@ use softgpu_wire::message::{Kind as Ask, Message};
 
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
+use crate::graph;
 use crate::pointer::{In, Out};
 use crate::state::State;
 use crate::stream::{self, Stream};
@@ -251,7 +252,7 @@ pub(crate) fn destroy(context: Handle<Context>) -> Result {
         }
     }
     // A context with an error is gone all the same.
-    let _waited = synchronise(driver, context);
+    let _waited = drain(driver, context);
     STACK.with(|stack| {
         let mut stack = stack.borrow_mut();
         if stack.last() == Some(&context) {
@@ -443,15 +444,10 @@ pub(crate) fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Result {
     Ok(())
 }
 
-/// Waits for all that a context has been told to do.
-pub(crate) fn synchronise(driver: &Driver, context: Handle<Context>) -> Result {
+/// Waits for all that a context has been told to do, whether or not it is captured: for calls that wait without saying so.
+pub(crate) fn drain(driver: &Driver, context: Handle<Context>) -> Result {
     let targets = {
         let state = driver.state();
-        if crate::graph::is_capturing_globally(&state, context) {
-            drop(state);
-            crate::graph::invalidate_all(&mut driver.state(), context);
-            return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
-        }
         driver.check(&state, context)?;
         stream::targets(&state, context)
     };
@@ -461,6 +457,18 @@ pub(crate) fn synchronise(driver: &Driver, context: Handle<Context>) -> Result {
     driver.effects.run(driver);
     let state = driver.state();
     driver.check(&state, context)
+}
+
+/// Waits for all that a context has been told to do.
+pub(crate) fn synchronise(driver: &Driver, context: Handle<Context>) -> Result {
+    {
+        let mut state = driver.state();
+        if graph::is_capturing_globally(&state, context) {
+            graph::invalidate_all(&mut state, context);
+            return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+        }
+    }
+    drain(driver, context)
 }
 
 /// `cuCtxSynchronize`.
@@ -577,7 +585,7 @@ pub(crate) fn release_primary(device: i32) -> Result {
         state.primaries[device].take()
     };
     last.map_or(Ok(()), |context| {
-        let _waited = synchronise(driver, context);
+        let _waited = drain(driver, context);
         driver.destroy(context)
     })
 }
@@ -592,7 +600,7 @@ pub(crate) fn reset_primary(device: i32) -> Result {
         state.primaries[device].take()
     };
     there.map_or(Ok(()), |context| {
-        let _waited = synchronise(driver, context);
+        let _waited = drain(driver, context);
         driver.destroy(context)
     })
 }

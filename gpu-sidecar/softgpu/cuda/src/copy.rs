@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
 use crate::graph;
-use crate::pointer::{In, bytes_at};
+use crate::pointer::{self, In, bytes_at};
 use crate::state::State;
 use crate::stream::{self, Default, Stream};
 use crate::table::Handle;
@@ -103,7 +103,7 @@ fn copy(mut copy: Copy, stream: Handle<Stream>, default: Default, mode: Mode) ->
     if mode == Mode::Async && !is_captured {
         if from_pageable && !to_pageable && is_one_row && copy.bytes() <= STAGED_MAX {
             let bytes = usize::try_from(copy.bytes()).map_err(|_| Error::INVALID_VALUE)?;
-            let at = std::ptr::with_exposed_provenance::<c_void>(copy.from.address as usize);
+            let at = pointer::place::<c_void>(copy.from.address);
             copy.staged = Some(Arc::new(bytes_at(at, bytes)?));
         } else if from_pageable || to_pageable {
             waits = true;
@@ -503,7 +503,7 @@ fn set(
 ) -> Result {
     let driver = driver()?;
     need_device(to.address)?;
-    if to.address % u64::from(element) != 0 {
+    if !to.address.is_multiple_of(u64::from(element)) {
         return Err(Error::INVALID_VALUE);
     }
     if extent.contains(&0) {

@@ -87,7 +87,7 @@ fn attribute_of(device: &Device, attribute: u32) -> Option<i32> {
     let (domain, bus, slot) = Identity::pci(device.gpu);
     let since = |capability: u32| i32::from(major >= capability);
     Some(match attribute {
-        1 | 2 | 3 => 1024,
+        1..=3 => 1024,
         4 => 64,
         5 => i32::MAX,
         6 | 7 => 65_535,

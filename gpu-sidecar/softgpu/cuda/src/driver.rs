@@ -308,7 +308,7 @@ impl Driver {
             let Some(place) = self.page.begin_wait(awaited) else {
                 // More threads wait than there are places.
                 self.nudge();
-                std::thread::sleep(Duration::from_millis(1));
+                clock::pause(Span::from_millis(1));
                 self.look()?;
                 continue;
             };
@@ -317,14 +317,12 @@ impl Driver {
             let timeout = clock::timespec(Span::from(LOOK_AFTER));
             let mut result = Ok(());
             while word.load(Ordering::Acquire) == 1 && !self.is_there(awaited) {
-                match futex::wait(word, futex::Flags::empty(), 1, Some(&timeout)) {
-                    Err(Errno::TIMEDOUT) => {
-                        result = self.look();
-                        if result.is_err() {
-                            break;
-                        }
+                let woken = futex::wait(word, futex::Flags::empty(), 1, Some(&timeout));
+                if woken == Err(Errno::TIMEDOUT) {
+                    result = self.look();
+                    if result.is_err() {
+                        break;
                     }
-                    _ => {}
                 }
             }
             self.page.end_wait(place);

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::thread::futex;
 use softgpu_wire::clock;
 use softgpu_wire::message::{Kind, Message};
+use softgpu_wire::page::{DROPPED, IN_FLIGHT};
 use softgpu_wire::record::{Command, StreamSlot};
 
 use crate::driver::{Driver, driver};
@@ -16,7 +17,11 @@ use crate::error::Error;
 use crate::graph::Program;
 use crate::ipc::EventPage;
 use crate::memory::Access;
+use crate::pointer::{place, size};
 use crate::work::{Copy, HostCall, Set, Side, Work};
+
+/// Functions of the host that have their turn at once, at most.
+const CALLS: usize = size(IN_FLIGHT);
 
 /// What is to be done when a command has ended.
 pub(crate) enum Effect {
@@ -46,7 +51,7 @@ pub(crate) struct Effects {
     /// Held while effects are taken from the ring and done: their order is the ring's.
     running: Mutex<()>,
     has_worker: AtomicBool,
-    calls: OnceLock<Sender<Turn>>,
+    calls: OnceLock<SyncSender<Turn>>,
     /// How many have been done.
     done: AtomicU64,
 }
@@ -56,7 +61,7 @@ fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Starts a thread that no signal of the program reaches.
-fn start(name: &str, run: impl FnOnce() + Send + 'static) {
+pub(crate) fn start(name: &str, run: impl FnOnce() + Send + 'static) {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: it fills the set that it is given.
@@ -89,8 +94,12 @@ impl Effects {
     pub(crate) fn run(&self, driver: &Driver) {
         let _in_order = locked(&self.running);
         while let Some(completion) = driver.page.take_completion() {
+            if completion.turn == DROPPED {
+                locked(&self.pending).remove(&completion.token);
+                continue;
+            }
             if completion.turn > 0 {
-                self.call(completion.token, completion.value, completion.turn);
+                self.call(driver, completion.token, completion.value, completion.turn);
                 continue;
             }
             let Some(effect) = locked(&self.pending).remove(&completion.token) else {
@@ -102,18 +111,26 @@ impl Effects {
     }
 
     /// Hands a function of the host to the thread that calls them.
-    fn call(&self, token: u64, command: u64, turn: u64) {
+    fn call(&self, driver: &Driver, token: u64, command: u64, turn: u64) {
         let node = u32::try_from(turn - 1).unwrap_or(u32::MAX);
-        let call = match locked(&self.pending).get(&token) {
-            Some(Effect::Work(Work::Host(call))) => Some(*call),
-            Some(Effect::Graph(program)) => program.host_call(node),
-            _ => None,
+        let (call, program) = match locked(&self.pending).get(&token) {
+            Some(Effect::Work(Work::Host(call))) => (Some(*call), None),
+            Some(Effect::Graph(program)) => (program.host_call(node), Some(Arc::clone(program))),
+            _ => (None, None),
         };
         let Some(call) = call else {
             return;
         };
+        // What the function waits for within its graph has ended, and it may look at it.
+        for work in program
+            .iter()
+            .flat_map(|program| program.works_before(node))
+        {
+            perform_work(driver, work);
+        }
         let calls = self.calls.get_or_init(|| {
-            let (sender, receiver) = channel::<Turn>();
+            // As many as there can be commands that have not ended: sending never waits.
+            let (sender, receiver) = sync_channel::<Turn>(CALLS);
             start("softgpu-callbacks", move || {
                 for turn in receiver {
                     call_now(&turn);
@@ -126,11 +143,6 @@ impl Effects {
             command,
             node,
         });
-    }
-
-    /// A context has gone wrong or is gone: what has not been done will not be.
-    pub(crate) fn forget_all(&self) {
-        locked(&self.pending).clear();
     }
 }
 
@@ -238,10 +250,6 @@ fn reach(side: &Side, extent: &[u64; 3]) -> u64 {
     slices.saturating_add(rows).saturating_add(extent[0])
 }
 
-const fn pointer(address: u64) -> *mut u8 {
-    std::ptr::with_exposed_provenance_mut(address as usize)
-}
-
 fn run_copy(driver: &Driver, copy: &Copy) -> Result<(), Fault> {
     check(
         driver,
@@ -268,7 +276,7 @@ fn run_copy(driver: &Driver, copy: &Copy) -> Result<(), Fault> {
             let to = copy.to.address + slice * copy.to.slice + row * copy.to.pitch;
             // SAFETY: device memory at both ends was looked up just now, and nothing is unmapped while effects run; of
             // host memory the caller of the driver says that it is there until the copy has ended.
-            unsafe { std::ptr::copy(pointer(from), pointer(to), bytes) };
+            unsafe { std::ptr::copy(place::<u8>(from), place(to), bytes) };
         }
     }
     Ok(())
@@ -290,29 +298,19 @@ fn run_set(driver: &Driver, set: &Set) -> Result<(), Fault> {
         match set.element {
             1 => {
                 // SAFETY: looked up just now; nothing is unmapped while effects run.
-                unsafe { pointer(to).write_bytes(bytes[0], count) };
+                unsafe { place::<u8>(to).write_bytes(bytes[0], count) };
             }
             2 => {
                 let value = u16::from_le_bytes([bytes[0], bytes[1]]);
                 for at in 0..count {
                     // SAFETY: as above; the address need not be aligned.
-                    unsafe {
-                        pointer(to)
-                            .cast::<u16>()
-                            .wrapping_add(at)
-                            .write_unaligned(value)
-                    };
+                    unsafe { place::<u16>(to).wrapping_add(at).write_unaligned(value) };
                 }
             }
             _ => {
                 for at in 0..count {
                     // SAFETY: as above.
-                    unsafe {
-                        pointer(to)
-                            .cast::<u32>()
-                            .wrapping_add(at)
-                            .write_unaligned(set.value)
-                    };
+                    unsafe { place::<u32>(to).wrapping_add(at).write_unaligned(set.value) };
                 }
             }
         }
@@ -326,7 +324,7 @@ fn slice<'a, T>(address: u64, count: u64) -> Result<&'a [T], Fault> {
 }
 
 fn slice_mut<'a, T>(address: u64, count: u64) -> Result<&'a mut [T], Fault> {
-    let at = pointer(address).cast::<T>();
+    let at = place::<T>(address);
     if !at.is_aligned() {
         return Err(Fault { address });
     }

@@ -28,18 +28,14 @@ impl Error {
     pub(crate) const INVALID_VALUE: Self = Self(1);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     pub(crate) const NOT_INITIALIZED: Self = Self(3);
-    pub(crate) const DEINITIALIZED: Self = Self(4);
     pub(crate) const DEVICE_UNAVAILABLE: Self = Self(46);
-    pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const INVALID_DEVICE: Self = Self(101);
     pub(crate) const INVALID_IMAGE: Self = Self(200);
     pub(crate) const INVALID_CONTEXT: Self = Self(201);
     pub(crate) const MAP_FAILED: Self = Self(205);
-    pub(crate) const ALREADY_MAPPED: Self = Self(208);
     pub(crate) const NO_BINARY_FOR_GPU: Self = Self(209);
     pub(crate) const UNSUPPORTED_LIMIT: Self = Self(215);
     pub(crate) const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
-    pub(crate) const INVALID_PTX: Self = Self(218);
     pub(crate) const UNSUPPORTED_EXEC_AFFINITY: Self = Self(224);
     pub(crate) const FILE_NOT_FOUND: Self = Self(301);
     pub(crate) const OPERATING_SYSTEM: Self = Self(304);
@@ -48,10 +44,8 @@ impl Error {
     pub(crate) const NOT_FOUND: Self = Self(500);
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const ILLEGAL_ADDRESS: Self = Self(700);
-    pub(crate) const LAUNCH_OUT_OF_RESOURCES: Self = Self(701);
     pub(crate) const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
     pub(crate) const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
-    pub(crate) const PRIMARY_CONTEXT_ACTIVE: Self = Self(708);
     pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Self = Self(712);
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: Self = Self(713);
@@ -60,7 +54,6 @@ impl Error {
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
     pub(crate) const SYSTEM_NOT_READY: Self = Self(802);
     pub(crate) const MPS_CONNECTION_FAILED: Self = Self(805);
-    pub(crate) const MPS_SERVER_NOT_READY: Self = Self(807);
     pub(crate) const STREAM_CAPTURE_UNSUPPORTED: Self = Self(900);
     pub(crate) const STREAM_CAPTURE_INVALIDATED: Self = Self(901);
     pub(crate) const STREAM_CAPTURE_MERGE: Self = Self(902);
@@ -70,7 +63,6 @@ impl Error {
     pub(crate) const STREAM_CAPTURE_IMPLICIT: Self = Self(906);
     pub(crate) const CAPTURED_EVENT: Self = Self(907);
     pub(crate) const STREAM_CAPTURE_WRONG_THREAD: Self = Self(908);
-    pub(crate) const TIMEOUT: Self = Self(909);
     pub(crate) const GRAPH_EXEC_UPDATE_FAILURE: Self = Self(910);
     pub(crate) const UNKNOWN: Self = Self(999);
 }

@@ -6,7 +6,6 @@ use softgpu_wire::record::{Command, StreamSlot};
 
 use crate::context::Context;
 use crate::driver::{Driver, driver};
-use crate::effects::Effect;
 use crate::error::{Error, Result};
 use crate::graph;
 use crate::ipc::SharedEvent;
@@ -21,6 +20,9 @@ const FLAG_BLOCKING_SYNC: u32 = 1;
 pub(crate) const FLAG_DISABLE_TIMING: u32 = 2;
 /// Other processes may use it.
 pub(crate) const FLAG_INTERPROCESS: u32 = 4;
+
+/// A record or wait in a captured stream becomes a node of its own (`CU_EVENT_RECORD_EXTERNAL`, `CU_EVENT_WAIT_EXTERNAL`).
+pub(crate) const FLAG_EXTERNAL: u32 = 1;
 
 /// An event.
 pub(crate) struct Event {
@@ -178,6 +180,9 @@ pub(crate) fn record(
     }
     let mut state = stream::room(driver)?;
     let stream = stream::resolve(driver, &mut state, stream, default)?;
+    if flags == FLAG_EXTERNAL && graph::capture_of(&state, stream).is_some() {
+        return graph::capture_record(&mut state, stream, event);
+    }
     let is_shared = state
         .events
         .get(event)
@@ -270,11 +275,4 @@ pub(crate) fn elapsed(out: Out<f32>, start: Handle<Event>, end: Handle<Event>) -
 fn milliseconds(start: u64, end: u64) -> f32 {
     let nanoseconds = i128::from(end) - i128::from(start);
     (nanoseconds as f64 / 1e6) as f32
-}
-
-impl Effect {
-    /// Whether it has to do with other processes.
-    pub(crate) const fn is_shared(&self) -> bool {
-        matches!(self, Self::SharedRecord(_) | Self::SharedWait(_))
-    }
 }

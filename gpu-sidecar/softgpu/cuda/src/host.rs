@@ -8,7 +8,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::driver::driver;
 use crate::error::{Error, Result};
 use crate::memory::{Region, What};
-use crate::pointer::Out;
+use crate::pointer::{Out, place, size};
 use crate::{context, graph};
 
 /// Pages of the system.
@@ -20,9 +20,9 @@ const REGISTER_FLAGS: u32 = 15;
 
 /// Gives the system's memory back.
 pub(crate) fn unmap(at: u64, bytes: u64) -> Result {
-    let place = std::ptr::with_exposed_provenance_mut::<c_void>(at as usize);
+    let at = place::<c_void>(at);
     // SAFETY: what `alloc` has mapped, and is in no region any more.
-    unsafe { munmap(place, bytes as usize) }.map_err(|_| Error::INVALID_VALUE)
+    unsafe { munmap(at, size(bytes)) }.map_err(|_| Error::INVALID_VALUE)
 }
 
 /// `cuMemHostAlloc`, `cuMemAllocHost_v2`.
@@ -35,7 +35,7 @@ pub(crate) fn alloc(out: Out<*mut c_void>, asked: usize, flags: u32) -> Result {
     let context = driver.current(&state)?;
     graph::refuse_while_capturing(&mut state, context)?;
     let bytes = asked
-        .checked_next_multiple_of(PAGE as usize)
+        .checked_next_multiple_of(size(PAGE))
         .ok_or(Error::OUT_OF_MEMORY)?;
     // SAFETY: a new mapping, at a place that the kernel chooses.
     let at = unsafe {
@@ -68,16 +68,15 @@ pub(crate) fn alloc(out: Out<*mut c_void>, asked: usize, flags: u32) -> Result {
 pub(crate) fn free(at: *mut c_void) -> Result {
     let driver = driver()?;
     let at = at.expose_provenance() as u64;
-    let context = match driver
+    let there = driver
         .state()
         .memory
         .at(at)
-        .map(|region| region.what.clone())
-    {
-        Some(What::Pinned { context, .. }) => context,
-        _ => return Err(Error::INVALID_VALUE),
+        .map(|region| region.what.clone());
+    let Some(What::Pinned { context, .. }) = there else {
+        return Err(Error::INVALID_VALUE);
     };
-    context::synchronise(driver, context)?;
+    context::drain(driver, context)?;
     let _paused = driver.effects.pause();
     let mut state = driver.state();
     let region = state.memory.remove(at).ok_or(Error::INVALID_VALUE)?;
@@ -127,7 +126,7 @@ pub(crate) fn unregister(at: *mut c_void) -> Result {
         Some(_) => return Err(Error::INVALID_VALUE),
         None => return Err(Error::HOST_MEMORY_NOT_REGISTERED),
     };
-    context::synchronise(driver, context)?;
+    context::drain(driver, context)?;
     let _paused = driver.effects.pause();
     let removed = driver.state().memory.remove(address);
     removed.map(|_| ()).ok_or(Error::HOST_MEMORY_NOT_REGISTERED)

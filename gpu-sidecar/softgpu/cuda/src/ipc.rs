@@ -18,7 +18,7 @@ use crate::effects::Effect;
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
 use crate::memory::{self, Region, What};
-use crate::pointer::Out;
+use crate::pointer::{Out, place, size};
 use crate::state::event_slot;
 use crate::table::Handle;
 
@@ -138,9 +138,9 @@ fn map(file: &OwnedFd, offset: u64, bytes: u64) -> Option<u64> {
 
 /// An opened stretch is closed. Effects are paused, or its region is in none.
 pub(crate) fn close_now(driver: &Driver, at: u64, region: &Region, allocation: u64) -> Result {
-    let place = std::ptr::with_exposed_provenance_mut::<c_void>(at as usize);
+    let at = place::<c_void>(at);
     // SAFETY: mapped by `open_memory`, and in no region any more.
-    unsafe { munmap(place, region.bytes as usize) }.map_err(|_| Error::UNKNOWN)?;
+    unsafe { munmap(at, size(region.bytes)) }.map_err(|_| Error::UNKNOWN)?;
     memory::discharge(driver, allocation)
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn close_memory(address: u64) -> Result {
             _ => return Err(Error::INVALID_VALUE),
         }
     };
-    context::synchronise(driver, context)?;
+    context::drain(driver, context)?;
     let _paused = driver.effects.pause();
     let mut state = driver.state();
     let at = state

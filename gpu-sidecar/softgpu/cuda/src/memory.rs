@@ -14,7 +14,7 @@ use softgpu_wire::message::{Kind, Message};
 use crate::context::Context;
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
-use crate::pointer::Out;
+use crate::pointer::{Out, place, size};
 use crate::state::State;
 use crate::table::Handle;
 use crate::{graph, stream};
@@ -177,9 +177,9 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        let at = std::ptr::with_exposed_provenance_mut(self.base as usize);
+        let at = place(self.base);
         // SAFETY: the mapping made in `new`, which nobody else unmaps.
-        let _unmapped = unsafe { munmap(at, self.bytes as usize) };
+        let _unmapped = unsafe { munmap(at, size(self.bytes)) };
     }
 }
 
@@ -548,7 +548,7 @@ pub(crate) fn free(address: u64) -> Result {
         }
     };
     match context {
-        Some(context) => crate::context::synchronise(driver, context)?,
+        Some(context) => crate::context::drain(driver, context)?,
         None => return crate::pool::free_synchronously(driver, address),
     }
     let _paused = driver.effects.pause();

@@ -213,15 +213,10 @@ pub(crate) fn forget(state: &mut State, module: Handle<Module>) {
     }
 }
 
-/// `cuModuleLoadData`.
+/// `cuModuleLoadData`, `cuModuleLoadDataEx`, whose options for the compiler have nothing to say here.
 pub(crate) fn load_data(out: Out<Handle<Module>>, image: *const c_void) -> Result {
     let driver = driver()?;
     load(driver, out, &image_at(image)?)
-}
-
-/// `cuModuleLoadDataEx`: the options of a compiler have nothing to say here.
-pub(crate) fn load_data_ex(out: Out<Handle<Module>>, image: *const c_void) -> Result {
-    load_data(out, image)
 }
 
 /// `cuModuleLoad`.
@@ -608,10 +603,10 @@ pub(crate) fn occupancy_block_size(
             .map_or(0, |context| context.device);
         driver.devices[device].sms
     };
-    let threads = match u32::try_from(limit) {
-        Ok(limit @ 1..=1024) => limit,
-        _ => 1024,
-    };
+    let threads = u32::try_from(limit)
+        .ok()
+        .filter(|limit| (1..=1024).contains(limit))
+        .unwrap_or(1024);
     let blocks = crate::launch::blocks_on_an_sm(threads) * sms;
     block.put(i32::try_from(threads).unwrap_or(i32::MAX))?;
     grid.put(i32::try_from(blocks).unwrap_or(i32::MAX))

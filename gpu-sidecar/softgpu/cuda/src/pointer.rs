@@ -26,7 +26,7 @@ impl<T> Out<T> {
         let _wanted = self.put(value);
     }
 
-    pub(crate) const fn is_null(self) -> bool {
+    pub(crate) const fn is_null(&self) -> bool {
         self.0.is_null()
     }
 
@@ -71,12 +71,8 @@ impl<T: Copy> In<T> {
             .collect()
     }
 
-    pub(crate) const fn is_null(self) -> bool {
+    pub(crate) const fn is_null(&self) -> bool {
         self.0.is_null()
-    }
-
-    pub(crate) fn address(self) -> u64 {
-        self.0.addr() as u64
     }
 
     pub(crate) const fn from_raw(at: *const T) -> Self {
@@ -103,6 +99,26 @@ impl Text {
     pub(crate) fn string(self) -> Result<String> {
         self.get()?.into_string().map_err(|_| Error::INVALID_VALUE)
     }
+}
+
+/// An address as a pointer. This library is for machines of 64 bits: an address of either kind is one of the other.
+pub(crate) const fn place<T>(address: u64) -> *mut T {
+    std::ptr::with_exposed_provenance_mut(size(address))
+}
+
+/// A number of bytes as the system takes it, on machines of 64 bits.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "64 bits on both sides, as the next line says"
+)]
+pub(crate) const fn size(bytes: u64) -> usize {
+    const {
+        assert!(
+            size_of::<usize>() == size_of::<u64>(),
+            "for machines of 64 bits"
+        )
+    };
+    bytes as usize
 }
 
 /// Where a text goes, and how many bytes there are for it.

@@ -2,7 +2,6 @@
 //! looks things up and never while it waits.
 
 use std::collections::BTreeMap;
-use std::thread::ThreadId;
 
 use softgpu_wire::page::Awaited;
 use softgpu_wire::record::{EventSlot, StreamSlot};
@@ -50,8 +49,6 @@ pub(crate) struct State {
     pub(crate) tokens: u64,
     /// The streams of threads that use per-thread default streams.
     pub(crate) per_thread: BTreeMap<(u64, u64), Handle<Stream>>,
-    /// Numbers of threads, as they first used one.
-    pub(crate) threads: Vec<ThreadId>,
     /// Numbers for `cuStreamGetId`, `cuCtxGetId` and the like.
     pub(crate) ids: u64,
 }
@@ -80,7 +77,6 @@ impl State {
             submitted: 0,
             tokens: 0,
             per_thread: BTreeMap::new(),
-            threads: Vec::new(),
             ids: 0,
         }
     }

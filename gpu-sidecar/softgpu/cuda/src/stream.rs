@@ -58,6 +58,13 @@ impl Kind for Stream {
     const NUMBER: u64 = 2;
 }
 
+impl Stream {
+    /// Whether the legacy stream and this one wait for each other.
+    pub(crate) const fn is_blocking(&self) -> bool {
+        self.flags & FLAG_NON_BLOCKING == 0
+    }
+}
+
 /// The handle of the legacy default stream.
 const LEGACY: u64 = 1;
 /// The handle of the per-thread default stream.
@@ -164,6 +171,7 @@ fn remove(driver: &Driver, state: &mut State, handle: Handle<Stream>) {
 /// A context is gone, and its streams with it.
 pub(crate) fn forget_context(driver: &Driver, state: &mut State, context: Handle<Context>) {
     for stream in state.streams.handles(|stream| stream.context == context) {
+        graph::forget_stream(state, stream);
         remove(driver, state, stream);
     }
     state.per_thread.retain(|(of, _), _| *of != context.raw());
@@ -463,6 +471,9 @@ pub(crate) fn wait_event(
     }
     let mut state = room(driver)?;
     let stream = resolve(driver, &mut state, stream, default)?;
+    if flags == event::FLAG_EXTERNAL && graph::capture_of(&state, stream).is_some() {
+        return graph::capture_wait(&mut state, stream, event);
+    }
     event::wait_in_stream(driver, &mut state, stream, event)
 }
 

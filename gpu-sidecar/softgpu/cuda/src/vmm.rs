@@ -14,7 +14,7 @@ use softgpu_wire::message::{Kind, Message};
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
 use crate::memory::{Region, What, granule};
-use crate::pointer::{In, Out};
+use crate::pointer::{In, Out, place};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
 const POSIX_FD: u32 = 1;
@@ -96,10 +96,6 @@ pub struct AccessDescription {
     flags: u32,
 }
 
-const fn place(at: u64) -> *mut c_void {
-    std::ptr::with_exposed_provenance_mut(at as usize)
-}
-
 fn length(bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| Error::INVALID_VALUE)
 }
@@ -166,7 +162,7 @@ pub(crate) fn reserve(
     let granule = granule(driver);
     let bytes = bytes as u64;
     let is_good = alignment == 0 || alignment.is_power_of_two();
-    if flags != 0 || bytes == 0 || bytes % granule != 0 || !is_good || out.is_null() {
+    if flags != 0 || bytes == 0 || !bytes.is_multiple_of(granule) || !is_good || out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let alignment = (alignment as u64).max(granule.next_power_of_two());
@@ -220,7 +216,7 @@ pub(crate) fn create(
     let properties = properties.get()?;
     let device = check_properties(driver, &properties)?;
     let bytes = bytes as u64;
-    if flags != 0 || bytes == 0 || bytes % granule(driver) != 0 || out.is_null() {
+    if flags != 0 || bytes == 0 || !bytes.is_multiple_of(granule(driver)) || out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let file = memfd_create("weir-softgpu-memory", MemfdFlags::CLOEXEC)
@@ -288,7 +284,11 @@ pub(crate) fn map(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64)
         .physical
         .get(&handle)
         .ok_or(Error::INVALID_VALUE)?;
-    if flags != 0 || offset != 0 || size == 0 || size != physical.bytes || at % granule(driver) != 0
+    if flags != 0
+        || offset != 0
+        || size == 0
+        || size != physical.bytes
+        || !at.is_multiple_of(granule(driver))
     {
         return Err(Error::INVALID_VALUE);
     }

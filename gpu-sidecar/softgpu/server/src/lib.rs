@@ -32,8 +32,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use device::Span;
 use softgpu_wire::config::Config;
-use softgpu_wire::place;
+use softgpu_wire::{clock, place};
 
 use crate::server::Server;
 
@@ -170,7 +171,7 @@ fn run(arguments: &Arguments) -> Result<(), (String, u8)> {
                 lock.display()
             )));
         }
-        std::thread::sleep(Duration::from_millis(1));
+        clock::pause(Span::from_millis(1));
     };
     let path = folder.join(place::CONFIG);
     let config = match std::fs::read_to_string(&path) {

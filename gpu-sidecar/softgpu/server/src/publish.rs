@@ -3,7 +3,7 @@
 use device::{Span, Time};
 use rustix::thread::futex;
 use softgpu_wire::clock;
-use softgpu_wire::page::{Awaited, Completion};
+use softgpu_wire::page::{Awaited, Completion, DROPPED};
 
 use crate::client::{ClientId, Rings};
 use crate::server::{RunningKind, Server};
@@ -105,6 +105,13 @@ impl Server {
             if let RunningKind::Record { event, number } = running.kind {
                 let slot = softgpu_wire::record::EventSlot(event);
                 rings.page.set_event(slot, number, now);
+            }
+            if let Some(token) = running.token {
+                rings.complete(Completion {
+                    token: token.0,
+                    value: 0,
+                    turn: DROPPED,
+                });
             }
             rings.retire(running.slot, now);
             rings.publish(running.slot);

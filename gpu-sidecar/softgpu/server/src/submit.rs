@@ -7,7 +7,7 @@ use device::law::Law;
 use device::ledger::WorkId;
 use device::op::{Op, Way};
 use device::{Span, Time};
-use softgpu_wire::page::IN_FLIGHT;
+use softgpu_wire::page::{Completion, DROPPED, IN_FLIGHT};
 use softgpu_wire::record::{Command, CopyWay, KernelRecord, LawCode, Record};
 
 use crate::client::{ClientId, Context, Event, Stream};
@@ -199,6 +199,13 @@ impl Server {
             // It counts as ended: who waits for it sees the context's error.
             let now = self.machine.now();
             let rings = self.rings(id)?;
+            if let Some(token) = record.token {
+                rings.complete(Completion {
+                    token: token.0,
+                    value: 0,
+                    turn: DROPPED,
+                });
+            }
             rings.retire(slot, now);
             rings.publish(slot);
             return Ok(());

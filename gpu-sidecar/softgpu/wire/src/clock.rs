@@ -20,3 +20,9 @@ pub fn timespec(span: Span) -> Timespec {
         tv_nsec: i64::try_from(span.0 % 1_000_000_000).unwrap_or_default(),
     }
 }
+
+/// Lets time pass, in a thread that has nothing else to do until something that tells nobody is there.
+#[expect(clippy::disallowed_methods, reason = "no runtime's worker")]
+pub fn pause(span: Span) {
+    std::thread::sleep(std::time::Duration::from_nanos(span.0));
+}

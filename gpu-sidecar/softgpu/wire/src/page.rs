@@ -15,9 +15,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::record::{EventSlot, StreamSlot, WORDS};
 
 /// Commands that lie in the ring at most.
-pub const COMMANDS: u64 = 8192;
+pub const COMMANDS: u64 = COMMAND_PLACES as u64;
 /// Commands of a client that have not ended, at most; the next waits.
-pub const IN_FLIGHT: u64 = 8192;
+pub const IN_FLIGHT: u64 = COMPLETION_PLACES as u64;
 /// Streams of a client.
 pub const STREAMS: usize = 2048;
 /// Events of a client.
@@ -27,6 +27,8 @@ pub const CONTEXTS: usize = 64;
 /// Threads of a client that wait at once without looking from time to time.
 pub const WAITS: usize = 64;
 
+const COMMAND_PLACES: usize = 8192;
+const COMPLETION_PLACES: usize = 8192;
 const MAGIC: u64 = u64::from_le_bytes(*b"weirgpu\0");
 const VERSION: u64 = 1;
 
@@ -51,9 +53,12 @@ pub struct Completion {
     /// Of a function of the host: the command, for [`crate::record::Command::HostDone`]. Of a wait for an event of
     /// another process: how many of its records have to be done.
     pub value: u64,
-    /// Of a function of the host: its place in the graph, plus one. Else 0.
+    /// Of a function of the host: its place in the graph, plus one. Of a command that was dropped: [`DROPPED`]. Else 0.
     pub turn: u64,
 }
+
+/// That a command was dropped, and does nothing to memory.
+pub const DROPPED: u64 = u64::MAX;
 
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -116,8 +121,8 @@ pub struct Page {
     waits_active: Line<AtomicU64>,
     faults: [AtomicU32; CONTEXTS],
     waits: [WaitSlot; WAITS],
-    commands: [[AtomicU64; WORDS]; COMMANDS as usize],
-    completions: [CompletionWords; IN_FLIGHT as usize],
+    commands: [[AtomicU64; WORDS]; COMMAND_PLACES],
+    completions: [CompletionWords; COMPLETION_PLACES],
     streams: [AtomicU64; STREAMS],
     events: [EventWord; EVENTS],
 }

@@ -21,6 +21,10 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
+use device::Span;
+
+use crate::clock;
+
 /// The variable that names the folder.
 pub const VARIABLE: &str = "WEIR_SOFTGPU";
 /// The configuration in it.
@@ -38,6 +42,9 @@ pub const SERVER: &str = "softgpu-server";
 
 /// A server that was started has to listen within this time.
 const START_MAX: Duration = Duration::from_secs(10);
+
+/// Until it does, it is looked for this often.
+const LOOK_EVERY: Span = Span::from_millis(1);
 
 /// No server can be had.
 #[derive(Debug, thiserror::Error)]
@@ -198,7 +205,7 @@ pub fn connect_or_start(folder: &Path, program: &Path) -> Result<OwnedFd, PlaceE
                 drop(lock);
                 start(folder, program, begin)?;
             }
-            None => std::thread::sleep(Duration::from_millis(1)),
+            None => clock::pause(LOOK_EVERY),
         }
     }
 }
@@ -244,7 +251,7 @@ fn start(folder: &Path, program: &Path, begin: Instant) -> Result<(), PlaceError
                 folder: folder.to_path_buf(),
             });
         }
-        std::thread::sleep(Duration::from_millis(1));
+        clock::pause(LOOK_EVERY);
     }
 }
 

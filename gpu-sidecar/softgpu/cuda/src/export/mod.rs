@@ -37,7 +37,7 @@ pub(crate) fn guard(call: impl FnOnce() -> Result) -> u32 {
 macro_rules! functions {
     ($table:ident: $( fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $body:expr; )*) => {
         $(
-            #[expect(non_snake_case, reason = "the interface's name")]
+            #[allow(non_snake_case, reason = "the interface's name")]
             #[unsafe(no_mangle)]
             pub extern "C" fn $name($($argument: $kind),*) -> u32 {
                 $crate::export::guard(|| $body)

@@ -1,0 +1,840 @@
+//! Graphs that can be launched: copies of graphs, which the server knows by a number for each context that launches them.
+
+use std::ffi::c_char;
+use std::io::{Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use softgpu_wire::message::{Kind as Ask, Message};
+use softgpu_wire::page::Awaited;
+use softgpu_wire::record::Command;
+
+use crate::context::Context;
+use crate::copy::Copy3d;
+use crate::driver::{Driver, driver};
+use crate::effects::Effect;
+use crate::error::{Error, Result};
+use crate::event::{self, Event};
+use crate::pointer::{In, Out};
+use crate::state::{State, event_slot};
+use crate::stream::{self, Default, Stream};
+use crate::table::{Handle, Kind, Table};
+use crate::work::{Way, Work};
+
+use super::capture::{capture_node, capture_of};
+use super::exchange::InOut;
+use super::nodes::{Graph, Place, What, kind};
+use super::objects::Object;
+use super::parameters::{
+    HostParameters, KernelParameters, KernelParametersV1, NodeParameters, SetParameters, copy_work,
+    known_event,
+};
+use super::plan::{Action, Part, Plan, encode};
+use super::program::{Body, Program};
+
+/// Memory of the graph is freed when it is launched again; the graph is uploaded at once; streams' priorities are nodes'.
+const FLAGS: u64 = 1 | UPLOAD | 8;
+const UPLOAD: u64 = 2;
+/// The device itself launches it.
+const DEVICE_LAUNCH: u64 = 4;
+/// Commands of one launch, at most: they are put into the ring together.
+const PARTS_MAX: usize = 2048;
+
+/// A command of a launch.
+#[derive(Clone)]
+enum Piece {
+    Graph {
+        number: u32,
+        body: Option<Arc<Body>>,
+    },
+    Record(Handle<Event>),
+    Wait(Handle<Event>),
+}
+
+/// The pieces of a graph, as the server knows them in a context.
+struct Upload {
+    context: Handle<Context>,
+    pieces: Arc<[Piece]>,
+}
+
+/// A graph that can be launched.
+pub(crate) struct Exec {
+    plan: Plan,
+    flags: u64,
+    /// Commands of one launch.
+    commands: usize,
+    uploads: Vec<Upload>,
+    /// Where it was launched last, and what to wait for until that launch has ended.
+    last: Option<(Handle<Stream>, Awaited)>,
+    /// Recorded behind a launch for one in another stream.
+    mark: Handle<Event>,
+    objects: Vec<Arc<Object>>,
+}
+
+impl Kind for Exec {
+    const NUMBER: u64 = 9;
+}
+
+/// A file with the nodes of a graph.
+fn file_of(bytes: &[u8]) -> Result<OwnedFd> {
+    let file = memfd_create("weir-softgpu-graph", MemfdFlags::CLOEXEC)
+        .map_err(|_| Error::OUT_OF_MEMORY)?;
+    let mut file = std::fs::File::from(file);
+    let written = file.write_all(bytes).and_then(|()| file.rewind());
+    written.map_err(|_| Error::OUT_OF_MEMORY)?;
+    Ok(file.into())
+}
+
+/// The server's numbers of the pieces, so that it may forget them.
+fn forget(driver: &Driver, pieces: &[Piece]) {
+    for piece in pieces {
+        if let Piece::Graph { number, .. } = piece {
+            let message = Message::new(Ask::GraphDestroy, &[u64::from(*number)]);
+            let _forgotten = driver.request(&message);
+        }
+    }
+}
+
+/// Gives the parts of a graph to the server.
+fn upload(
+    driver: &Driver,
+    context: u32,
+    parts: Vec<Part>,
+    objects: &[Arc<Object>],
+) -> Result<Vec<Piece>> {
+    let mut pieces = Vec::with_capacity(parts.len());
+    for part in parts {
+        let piece = match part {
+            Part::Record(event) => Ok(Piece::Record(event)),
+            Part::Wait(event) => Ok(Piece::Wait(event)),
+            Part::Nodes(lines) => file_of(&encode(&lines)).and_then(|file| {
+                let words = [u64::from(context), lines.len() as u64];
+                let answer = driver.request(&Message::new(Ask::Graph, &words).with_file(file))?;
+                let number = u32::try_from(answer.words[0]).map_err(|_| Error::UNKNOWN)?;
+                let body = Body::new(lines, objects.to_vec());
+                Ok(Piece::Graph { number, body })
+            }),
+        };
+        pieces.push(piece.inspect_err(|_| forget(driver, &pieces))?);
+    }
+    Ok(pieces)
+}
+
+impl Exec {
+    /// The server forgets all of it: it has changed, or is gone.
+    fn retract(&mut self, driver: &Driver) {
+        for upload in self.uploads.drain(..) {
+            forget(driver, &upload.pieces);
+        }
+    }
+
+    /// What a launch in a context puts into its stream.
+    fn pieces(
+        &mut self,
+        driver: &Driver,
+        contexts: &Table<Context>,
+        context: Handle<Context>,
+    ) -> Result<Arc<[Piece]>> {
+        if let Some(upload) = self.uploads.iter().find(|upload| upload.context == context) {
+            return Ok(Arc::clone(&upload.pieces));
+        }
+        let number = contexts
+            .get(context)
+            .ok_or(Error::CONTEXT_IS_DESTROYED)?
+            .number;
+        let pieces = upload(driver, number, self.plan.parts(), &self.objects)?;
+        let pieces: Arc<[Piece]> = pieces.into();
+        self.uploads.push(Upload {
+            context,
+            pieces: Arc::clone(&pieces),
+        });
+        Ok(pieces)
+    }
+}
+
+/// What a launch in a context puts into its stream; the server is told of the graph if it does not know it there.
+fn pieces(
+    driver: &Driver,
+    state: &mut State,
+    exec: Handle<Exec>,
+    context: Handle<Context>,
+) -> Result<Arc<[Piece]>> {
+    let there = state.execs.get_mut(exec).ok_or(Error::INVALID_VALUE)?;
+    there.pieces(driver, &state.contexts, context)
+}
+
+fn instantiate(
+    driver: &Driver,
+    state: &mut State,
+    graph: Handle<Graph>,
+    flags: u64,
+) -> Result<Handle<Exec>> {
+    if flags & DEVICE_LAUNCH != 0 {
+        return Err(Error::NOT_SUPPORTED);
+    }
+    if flags & !FLAGS != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let plan = Plan::of(state, graph)?;
+    let objects = state.graphs.get(graph).ok_or(Error::INVALID_VALUE)?;
+    let objects = objects
+        .objects
+        .iter()
+        .map(|held| Arc::clone(&held.object))
+        .collect();
+    let commands = plan.parts().len();
+    if commands > PARTS_MAX {
+        return Err(Error::NOT_SUPPORTED);
+    }
+    let exec = Exec {
+        plan,
+        flags,
+        commands,
+        uploads: Vec::new(),
+        last: None,
+        mark: Handle::NULL,
+        objects,
+    };
+    let exec = state.execs.insert(exec).ok_or(Error::OUT_OF_MEMORY)?;
+    // So that the first launch need not do it.
+    if let Ok(context) = driver.current(state)
+        && let Err(error) = pieces(driver, state, exec, context)
+    {
+        state.execs.remove(exec);
+        return Err(error);
+    }
+    Ok(exec)
+}
+
+fn instantiate_now(graph: Handle<Graph>, flags: u64) -> Result<Handle<Exec>> {
+    let driver = driver()?;
+    instantiate(driver, &mut driver.state(), graph, flags)
+}
+
+/// `cuGraphInstantiateWithFlags`
+pub(crate) fn instantiate_with_flags(
+    out: Out<Handle<Exec>>,
+    graph: Handle<Graph>,
+    flags: u64,
+) -> Result {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    out.put(instantiate_now(graph, flags)?)
+}
+
+/// `cuGraphInstantiate`, `cuGraphInstantiate_v2`: what goes wrong is no node's, and nothing is said of it.
+pub(crate) fn instantiate_with_log(
+    out: Out<Handle<Exec>>,
+    graph: Handle<Graph>,
+    node: Out<Handle<Place>>,
+    log: Out<c_char>,
+    log_bytes: usize,
+) -> Result {
+    node.put_if_wanted(Handle::NULL);
+    if log_bytes > 0 {
+        log.put_if_wanted(0);
+    }
+    instantiate_with_flags(out, graph, 0)
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct InstantiateParameters {
+    flags: u64,
+    stream: Handle<Stream>,
+    node: Handle<Place>,
+    result: u32,
+}
+
+/// `cuGraphInstantiateWithParams`
+pub(crate) fn instantiate_with_parameters(
+    out: Out<Handle<Exec>>,
+    graph: Handle<Graph>,
+    parameters: InOut<InstantiateParameters>,
+    default: Default,
+) -> Result {
+    /// `CUDA_GRAPH_INSTANTIATE_…`
+    const SUCCESS: u32 = 0;
+    const ERROR: u32 = 1;
+    let given = parameters.get()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let exec = instantiate_now(graph, given.flags).and_then(|exec| {
+        if given.flags & UPLOAD != 0 {
+            let uploaded = upload_for(exec, given.stream, default);
+            uploaded.inspect_err(|_| destroy(exec).unwrap_or_default())?;
+        }
+        Ok(exec)
+    });
+    parameters.put(InstantiateParameters {
+        node: Handle::NULL,
+        result: if exec.is_ok() { SUCCESS } else { ERROR },
+        ..given
+    })?;
+    out.put(exec?)
+}
+
+/// `cuGraphExecGetFlags`
+pub(crate) fn get_flags(exec: Handle<Exec>, out: Out<u64>) -> Result {
+    let driver = driver()?;
+    let state = driver.state();
+    out.put(state.execs.get(exec).ok_or(Error::INVALID_VALUE)?.flags)
+}
+
+/// `cuGraphExecDestroy`: what was launched still runs.
+pub(crate) fn destroy(exec: Handle<Exec>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.room(1)?;
+    let mut there = state.execs.remove(exec).ok_or(Error::INVALID_VALUE)?;
+    event::forget(driver, &mut state, there.mark);
+    there.retract(driver);
+    Ok(())
+}
+
+/// `cuGraphUpload`
+pub(crate) fn upload_for(exec: Handle<Exec>, stream: Handle<Stream>, default: Default) -> Result {
+    let driver = driver()?;
+    let mut state = driver.room(1)?;
+    let stream = stream::resolve(driver, &mut state, stream, default)?;
+    if capture_of(&state, stream).is_some() {
+        super::capture::invalidate(&mut state, stream);
+        return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    let context = state
+        .streams
+        .get(stream)
+        .ok_or(Error::INVALID_HANDLE)?
+        .context;
+    pieces(driver, &mut state, exec, context).map(|_| ())
+}
+
+/// Lets a stream wait for the last launch of a graph, if that was in another one and has not ended; gives back what the
+/// caller has to wait for where no stream can.
+fn follow_last(
+    driver: &Driver,
+    state: &mut State,
+    exec: Handle<Exec>,
+    stream: Handle<Stream>,
+) -> Result<Option<Awaited>> {
+    let there = state.execs.get(exec).ok_or(Error::INVALID_VALUE)?;
+    let Some((last, awaited)) = there.last.filter(|(last, _)| *last != stream) else {
+        return Ok(None);
+    };
+    let mut mark = there.mark;
+    if let Awaited::Stream(slot, target) = awaited
+        && driver.page.stream_done(slot) >= target
+    {
+        return Ok(None);
+    }
+    let Some(context) = state.streams.get(last).map(|stream| stream.context) else {
+        return Ok(Some(awaited));
+    };
+    if state
+        .events
+        .get(mark)
+        .is_none_or(|event| event.context != context)
+    {
+        event::forget(driver, state, mark);
+        mark = event::create(state, context, event::FLAG_DISABLE_TIMING)?;
+        if let Some(there) = state.execs.get_mut(exec) {
+            there.mark = mark;
+        }
+    }
+    let number = event::next_record(state, mark);
+    let event = event_slot(mark);
+    stream::submit(driver, state, last, Command::Record { event, number }, None);
+    stream::submit(driver, state, stream, Command::Wait { event }, None);
+    Ok(None)
+}
+
+/// Puts a launch into a stream. There must be room.
+fn submit(
+    driver: &Driver,
+    state: &mut State,
+    exec: Handle<Exec>,
+    stream: Handle<Stream>,
+    pieces: &[Piece],
+) -> Result {
+    stream::order(driver, state, stream)?;
+    for piece in pieces {
+        match piece {
+            Piece::Graph { number, body } => {
+                let effect = body
+                    .as_ref()
+                    .map(|body| Effect::Graph(Program::new(Arc::clone(body))));
+                let command = Command::Graph { graph: *number };
+                stream::submit(driver, state, stream, command, effect);
+            }
+            Piece::Record(event) => event::record_in_stream(driver, state, stream, *event)?,
+            Piece::Wait(event) => event::wait_in_stream(driver, state, stream, *event)?,
+        }
+    }
+    let target = stream::target(state, stream);
+    if let Some(there) = state.execs.get_mut(exec) {
+        there.last = Some((stream, target));
+    }
+    Ok(())
+}
+
+/// `cuGraphLaunch`
+pub(crate) fn launch(exec: Handle<Exec>, stream: Handle<Stream>, default: Default) -> Result {
+    let driver = driver()?;
+    loop {
+        let (commands, streams) = {
+            let state = driver.state();
+            let there = state.execs.get(exec).ok_or(Error::INVALID_VALUE)?;
+            (there.commands as u64, state.stream_submitted.len() as u64)
+        };
+        // Ordering may take two commands for each other stream.
+        let mut state = driver.room(2 * streams + commands + 16)?;
+        let stream = stream::resolve(driver, &mut state, stream, default)?;
+        if capture_of(&state, stream).is_some() {
+            let plan = state
+                .execs
+                .get(exec)
+                .ok_or(Error::INVALID_VALUE)?
+                .plan
+                .clone();
+            return capture_node(&mut state, stream, |state, graph| {
+                plan.to_graph(state, graph).map(What::Child)
+            });
+        }
+        let context = state
+            .streams
+            .get(stream)
+            .ok_or(Error::INVALID_HANDLE)?
+            .context;
+        let pieces = pieces(driver, &mut state, exec, context)?;
+        if let Some(awaited) = follow_last(driver, &mut state, exec, stream)? {
+            drop(state);
+            driver.wait(awaited)?;
+            continue;
+        }
+        return submit(driver, &mut state, exec, stream, &pieces);
+    }
+}
+
+/// `CU_GRAPH_EXEC_UPDATE_…`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Success = 0,
+    Error = 1,
+    TopologyChanged = 2,
+    KindChanged = 3,
+    ParametersChanged = 5,
+    UnsupportedFunctionChange = 7,
+}
+
+fn is_one_row(extent: &[u64]) -> bool {
+    extent[1..].iter().all(|count| *count == 1)
+}
+
+/// Whether a node that can be launched may do something else of the same kind.
+fn judge(state: &State, old: &Action, new: &Action) -> Verdict {
+    if old.kind() != new.kind() {
+        return Verdict::KindChanged;
+    }
+    match (old, new) {
+        (Action::Work(Work::Kernel(old)), Action::Work(Work::Kernel(new))) => {
+            let context = |function| {
+                state
+                    .functions
+                    .get(function)
+                    .map(|function| function.context)
+            };
+            if old.function != new.function && context(old.function) != context(new.function) {
+                return Verdict::UnsupportedFunctionChange;
+            }
+            Verdict::Success
+        }
+        (Action::Work(Work::Copy(old)), Action::Work(Work::Copy(new))) => {
+            let is_peer = |way| matches!(way, Way::Peer(_));
+            let is_same = old.way == new.way || is_peer(old.way) && is_peer(new.way);
+            let has_rows = !is_one_row(&old.extent) || !is_one_row(&new.extent);
+            // Of copies of many rows nothing but the addresses may change.
+            if !is_same || has_rows && old.extent != new.extent {
+                return Verdict::ParametersChanged;
+            }
+            Verdict::Success
+        }
+        (Action::Work(Work::Set(old)), Action::Work(Work::Set(new))) => {
+            let device = |address| state.memory.find(address).map(|(_, region)| region.device);
+            let has_rows = !is_one_row(&old.extent) || !is_one_row(&new.extent);
+            let is_changed = old.extent != new.extent || old.element != new.element;
+            if device(old.to.address) != device(new.to.address) || has_rows && is_changed {
+                return Verdict::ParametersChanged;
+            }
+            Verdict::Success
+        }
+        (Action::Child(old), Action::Child(new)) => {
+            compare(state, old, new).map_or_else(|found| found.verdict, |()| Verdict::Success)
+        }
+        _ => Verdict::Success,
+    }
+}
+
+/// Where two plans differ so that one cannot become the other.
+#[derive(Debug)]
+struct Difference {
+    verdict: Verdict,
+    /// The node of the new graph, and, where it is another, the one that it was to have waited for.
+    node: Handle<Place>,
+}
+
+fn compare(state: &State, old: &Plan, new: &Plan) -> std::result::Result<(), Difference> {
+    if old.steps.len() != new.steps.len() {
+        return Err(Difference {
+            verdict: Verdict::TopologyChanged,
+            node: Handle::NULL,
+        });
+    }
+    for (old, new) in old.steps.iter().zip(&new.steps) {
+        let sorted = |after: &[usize]| {
+            let mut after = after.to_vec();
+            after.sort_unstable();
+            after
+        };
+        let verdict = if sorted(&old.after) == sorted(&new.after) {
+            judge(state, &old.action, &new.action)
+        } else {
+            Verdict::TopologyChanged
+        };
+        if verdict != Verdict::Success {
+            return Err(Difference {
+                verdict,
+                node: new.source,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Lets one plan do what another of the same form does. Nodes keep their names, and those that are disabled stay so.
+fn adopt(plan: &mut Plan, from: Plan) {
+    for (old, new) in plan.steps.iter_mut().zip(from.steps) {
+        match (&mut old.action, new.action) {
+            (Action::Child(old), Action::Child(new)) => adopt(old, new),
+            (old, new) => *old = new,
+        }
+    }
+}
+
+/// Changes what a graph does that can be launched. The server hears of it with the next launch.
+fn change_plan(
+    driver: &Driver,
+    state: &mut State,
+    exec: Handle<Exec>,
+    change: impl FnOnce(&mut Plan) -> Result,
+) -> Result {
+    let there = state.execs.get_mut(exec).ok_or(Error::INVALID_VALUE)?;
+    change(&mut there.plan)?;
+    there.retract(driver);
+    Ok(())
+}
+
+fn change(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    what: impl FnOnce(&Driver, &mut State) -> Result<What>,
+) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    state.execs.get(exec).ok_or(Error::INVALID_VALUE)?;
+    let new = match what(driver, &mut state)? {
+        What::Work(work) => Action::Work(work),
+        What::Child(graph) => Action::Child(Plan::of(&state, graph)?),
+        What::Record(event) => Action::Record(event),
+        What::Wait(event) => Action::Wait(event),
+    };
+    let there = state.execs.get_mut(exec).ok_or(Error::INVALID_VALUE)?;
+    let step = there.plan.find(node).ok_or(Error::INVALID_VALUE)?;
+    let old = step.action.clone();
+    if judge(&state, &old, &new) != Verdict::Success {
+        return Err(Error::INVALID_VALUE);
+    }
+    change_plan(driver, &mut state, exec, |plan| {
+        let step = plan.find(node).ok_or(Error::INVALID_VALUE)?;
+        match (&mut step.action, new) {
+            (Action::Child(old), Action::Child(new)) => adopt(old, new),
+            (old, new) => *old = new,
+        }
+        Ok(())
+    })
+}
+
+/// `cuGraphExecKernelNodeSetParams_v2`
+pub(crate) fn change_kernel(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    parameters: In<KernelParameters>,
+) -> Result {
+    change(exec, node, |driver, state| {
+        parameters.get()?.work(driver, state).map(What::Work)
+    })
+}
+
+/// `cuGraphExecKernelNodeSetParams`
+pub(crate) fn change_kernel_v1(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    parameters: In<KernelParametersV1>,
+) -> Result {
+    change(exec, node, |driver, state| {
+        parameters
+            .get()?
+            .widen()
+            .work(driver, state)
+            .map(What::Work)
+    })
+}
+
+/// `cuGraphExecMemcpyNodeSetParams`
+pub(crate) fn change_copy(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    parameters: In<Copy3d>,
+    context: Handle<Context>,
+) -> Result {
+    change(exec, node, |driver, state| {
+        copy_work(driver, state, &parameters.get()?, context).map(What::Work)
+    })
+}
+
+/// `cuGraphExecMemsetNodeSetParams`
+pub(crate) fn change_set(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    parameters: In<SetParameters>,
+    context: Handle<Context>,
+) -> Result {
+    change(exec, node, |driver, state| {
+        parameters
+            .get()?
+            .work(driver, state, context)
+            .map(What::Work)
+    })
+}
+
+/// `cuGraphExecHostNodeSetParams`
+pub(crate) fn change_host(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    parameters: In<HostParameters>,
+) -> Result {
+    change(exec, node, |_, _| parameters.get()?.work().map(What::Work))
+}
+
+/// `cuGraphExecChildGraphNodeSetParams`
+pub(crate) fn change_child(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    child: Handle<Graph>,
+) -> Result {
+    change(exec, node, |_, _| Ok(What::Child(child)))
+}
+
+/// `cuGraphExecEventRecordNodeSetEvent`
+pub(crate) fn change_record(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    event: Handle<Event>,
+) -> Result {
+    change(exec, node, |_, state| {
+        known_event(state, event).map(What::Record)
+    })
+}
+
+/// `cuGraphExecEventWaitNodeSetEvent`
+pub(crate) fn change_wait(exec: Handle<Exec>, node: Handle<Place>, event: Handle<Event>) -> Result {
+    change(exec, node, |_, state| {
+        known_event(state, event).map(What::Wait)
+    })
+}
+
+/// `cuGraphExecNodeSetParams`
+pub(crate) fn change_any(
+    exec: Handle<Exec>,
+    node: Handle<Place>,
+    parameters: In<NodeParameters>,
+) -> Result {
+    change(exec, node, |driver, state| {
+        parameters.get()?.what(driver, state)
+    })
+}
+
+/// Whether a node may be disabled: kernels, copies and memsets.
+const fn can_be_disabled(action: &Action) -> bool {
+    matches!(action.kind(), kind::KERNEL | kind::COPY | kind::SET)
+}
+
+/// `cuGraphNodeSetEnabled`
+pub(crate) fn set_enabled(exec: Handle<Exec>, node: Handle<Place>, is_enabled: u32) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    change_plan(driver, &mut state, exec, |plan| {
+        let step = plan.find(node).ok_or(Error::INVALID_VALUE)?;
+        if !can_be_disabled(&step.action) {
+            return Err(Error::INVALID_VALUE);
+        }
+        step.is_enabled = is_enabled != 0;
+        Ok(())
+    })
+}
+
+/// `cuGraphNodeGetEnabled`
+pub(crate) fn get_enabled(exec: Handle<Exec>, node: Handle<Place>, out: Out<u32>) -> Result {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let there = state.execs.get_mut(exec).ok_or(Error::INVALID_VALUE)?;
+    let step = there.plan.find(node).ok_or(Error::INVALID_VALUE)?;
+    if !can_be_disabled(&step.action) {
+        return Err(Error::INVALID_VALUE);
+    }
+    out.put(u32::from(step.is_enabled))
+}
+
+/// `CUgraphExecUpdateResultInfo`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct UpdateResult {
+    verdict: u32,
+    node: Handle<Place>,
+    from: Handle<Place>,
+}
+
+/// Lets a graph that can be launched do what another of the same form does; gives back why not.
+fn update_to(exec: Handle<Exec>, graph: Handle<Graph>) -> Result<UpdateResult> {
+    let driver = driver()?;
+    let mut state = driver.state();
+    let new = Plan::of(&state, graph)?;
+    let there = state.execs.get(exec).ok_or(Error::INVALID_VALUE)?;
+    let objects = state.graphs.get(graph).ok_or(Error::INVALID_VALUE)?;
+    let objects: Vec<_> = objects
+        .objects
+        .iter()
+        .map(|held| Arc::clone(&held.object))
+        .collect();
+    if let Err(found) = compare(&state, &there.plan, &new) {
+        return Ok(UpdateResult {
+            verdict: found.verdict as u32,
+            node: found.node,
+            from: Handle::NULL,
+        });
+    }
+    change_plan(driver, &mut state, exec, |plan| {
+        adopt(plan, new);
+        Ok(())
+    })?;
+    if let Some(there) = state.execs.get_mut(exec) {
+        there.objects = objects;
+    }
+    Ok(UpdateResult {
+        verdict: Verdict::Success as u32,
+        node: Handle::NULL,
+        from: Handle::NULL,
+    })
+}
+
+fn update_with(
+    exec: Handle<Exec>,
+    graph: Handle<Graph>,
+    tell: impl FnOnce(UpdateResult),
+) -> Result {
+    let result = update_to(exec, graph);
+    let shown = result.unwrap_or(UpdateResult {
+        verdict: Verdict::Error as u32,
+        node: Handle::NULL,
+        from: Handle::NULL,
+    });
+    tell(shown);
+    if result?.verdict == Verdict::Success as u32 {
+        Ok(())
+    } else {
+        Err(Error::GRAPH_EXEC_UPDATE_FAILURE)
+    }
+}
+
+/// `cuGraphExecUpdate_v2`
+pub(crate) fn update(exec: Handle<Exec>, graph: Handle<Graph>, out: Out<UpdateResult>) -> Result {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    update_with(exec, graph, |result| out.put_if_wanted(result))
+}
+
+/// `cuGraphExecUpdate`
+pub(crate) fn update_v1(
+    exec: Handle<Exec>,
+    graph: Handle<Graph>,
+    node: Out<Handle<Place>>,
+    verdict: Out<u32>,
+) -> Result {
+    update_with(exec, graph, |result| {
+        node.put_if_wanted(result.node);
+        verdict.put_if_wanted(result.verdict);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of;
+
+    use super::super::plan::Step;
+    use super::*;
+
+    #[test]
+    fn structures_are_laid_out_as_the_interface_says() {
+        assert_eq!(size_of::<InstantiateParameters>(), 32);
+        assert_eq!(size_of::<UpdateResult>(), 24);
+    }
+
+    fn step(action: Action, after: &[usize]) -> Step {
+        Step {
+            source: Handle::NULL,
+            action,
+            after: after.to_vec(),
+            is_enabled: true,
+        }
+    }
+
+    #[test]
+    fn plans_of_another_form_are_told_apart() {
+        let state = State::new(0);
+        let nothing = || Action::Work(Work::Nothing);
+        let chain = |last: Action, after: &[usize]| Plan {
+            steps: vec![
+                step(nothing(), &[]),
+                step(nothing(), &[0]),
+                step(last, after),
+            ],
+        };
+        let old = chain(nothing(), &[0, 1]);
+        let verdict = |new: &Plan| compare(&state, &old, new).map_err(|found| found.verdict);
+        assert_eq!(verdict(&chain(nothing(), &[1, 0])), Ok(()));
+        assert_eq!(
+            verdict(&chain(nothing(), &[1])),
+            Err(Verdict::TopologyChanged)
+        );
+        assert_eq!(verdict(&Plan::default()), Err(Verdict::TopologyChanged));
+        let record = chain(Action::Record(Handle::NULL), &[0, 1]);
+        assert_eq!(verdict(&record), Err(Verdict::KindChanged));
+        let parent = |child: Plan| Plan {
+            steps: vec![step(Action::Child(child), &[])],
+        };
+        let found = compare(&state, &parent(old.clone()), &parent(record)).unwrap_err();
+        assert_eq!(found.verdict, Verdict::KindChanged);
+        let mut plan = parent(old.clone());
+        adopt(
+            &mut plan,
+            parent(chain(Action::Wait(Handle::NULL), &[0, 1])),
+        );
+        let Action::Child(child) = &plan.steps[0].action else {
+            panic!("{plan:?}");
+        };
+        assert!(matches!(child.steps[2].action, Action::Wait(_)));
+    }
+}

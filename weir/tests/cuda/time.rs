@@ -1,0 +1,199 @@
+//! Event times and the ledger against the device's figures. Nothing here depends on how fast anything runs: what is compared
+//! are times of the timeline.
+
+use std::time::Duration;
+
+use device::part::Part;
+
+use crate::place::{Ledger, Place};
+use crate::puppet::Puppet;
+
+const MS: u64 = 1_000_000;
+
+/// So many ns, as the driver tells them: a float of milliseconds.
+fn is_exactly(milliseconds: f32, ns: u64) {
+    let told = f64::from(milliseconds) * 1e6;
+    let exact = Duration::from_nanos(ns).as_secs_f64() * 1e9;
+    // Half of what the float's last digit stands for, and a rounded nanosecond.
+    let precision = exact * f64::from(f32::EPSILON) / 2.0 + 1.0;
+    assert!(
+        (told - exact).abs() <= precision,
+        "{told} ns, not {exact} ns"
+    );
+}
+
+/// How long a queue of commands takes, from event to event. They are put in behind a kernel of 20 ms, so that all are there
+/// before the first begins; where this process was held up for so long, once more.
+fn takes(puppet: &mut Puppet, commands: &str) -> f32 {
+    for _ in 0..20 {
+        puppet.tell("spin 0 20000000 132 1\nrecord 0 0");
+        puppet.tell(commands);
+        puppet.tell("record 1 0\nquery 0");
+        let results: Vec<_> = (0..commands.lines().count() + 4)
+            .map(|_| puppet.answer().result)
+            .collect();
+        let (was_ready, others) = results.split_last().unwrap();
+        assert!(others.iter().all(|result| *result == 0), "{results:?}");
+        puppet.does("sync_all");
+        // `CUDA_ERROR_NOT_READY`: the first event has not happened when all has been put in.
+        if *was_ready == 600 {
+            return puppet.does("elapsed 0 1").milliseconds();
+        }
+    }
+    panic!("held up for 20 ms each time");
+}
+
+fn with_events(place: &Place) -> Puppet {
+    let mut puppet = place.ready();
+    puppet.does_all("event 0\nevent 1\nevent 2\nstream 1\nstream 2");
+    puppet
+}
+
+#[test]
+fn kernels_in_a_row_take_their_time_to_the_nanosecond() {
+    let place = Place::h100();
+    let mut puppet = with_events(&place);
+    for (ns, blocks, count) in [
+        (1_000, 132, 1),
+        (100_000, 132, 200),
+        (137_137, 1, 100),
+        (1, 7, 500),
+        (20 * MS, 66, 3),
+        // A second wave of blocks: as long again.
+        (100_000, 132 * 2 + 1, 10),
+    ] {
+        let waves = if blocks > 264 { 2 } else { 1 };
+        let told = takes(&mut puppet, &format!("spin 0 {ns} {blocks} {count}"));
+        is_exactly(told, ns * count * waves);
+    }
+}
+
+#[test]
+fn copies_take_their_bytes_by_the_links_rate() {
+    for (part, bytes_scale) in [("H100", 1), ("V100", 1), ("A100", 64)] {
+        let scale = bytes_scale.to_string();
+        let place = Place::new(&["--gpu", part, "--bytes", &scale]);
+        let part = Part::named(part).unwrap();
+        let mut puppet = with_events(&place);
+        puppet.does_all("alloc 0 67108864\nalloc 1 67108864\nhost 0 67108864");
+        let link = part.host_link_bytes_per_second / bytes_scale;
+        let memory = part.memory_bytes_per_second / bytes_scale;
+        for bytes in [4, 4096, 1_000_003, 64 << 20] {
+            let by = |rate: u64, times: u64| (bytes * times * 1_000_000_000).div_ceil(rate);
+            for (copy, ns) in [
+                (format!("push 0 0 0 {bytes}"), by(link, 1)),
+                (format!("pull 0 0 0 {bytes}"), by(link, 1)),
+                // Its own memory is read and written.
+                (format!("move 0 0 1 {bytes}"), by(memory, 2)),
+            ] {
+                is_exactly(takes(&mut puppet, &copy), ns);
+            }
+        }
+        // One after another in one stream.
+        let copies = "push 0 0 0 1000000\npull 0 0 0 1000000\npush 0 1 0 1000000";
+        let one = (1_000_000 * 1_000_000_000_u64).div_ceil(link);
+        is_exactly(takes(&mut puppet, copies), 3 * one);
+    }
+}
+
+/// What runs in streams 1 and 2 after event 0, up to when both are through.
+fn in_two_streams(puppet: &mut Puppet, first: &str, second: &str) -> f32 {
+    let commands = format!(
+        "wait 1 0\n{first}\nwait 2 0\n{second}\nrecord 2 1\nwait 0 2\nrecord 2 2\nwait 0 2"
+    );
+    takes(puppet, &commands)
+}
+
+#[test]
+fn kernels_that_fit_run_side_by_side_and_others_share() {
+    let place = Place::h100();
+    let mut puppet = with_events(&place);
+    puppet.does_all("alloc 0 67108864\nalloc 1 67108864\nhost 0 67108864\nhost 1 67108864");
+    let half = "spin STREAM 250000 66 40";
+    let all = "spin STREAM 250000 132 40";
+    let in_stream = |what: &str, stream: &str| what.replace("STREAM", stream);
+    for (first, second, ns) in [
+        (half, half, 10 * MS),
+        // Three halves of what there is: half as long again while both run, that is all the time.
+        (half, all, 15 * MS),
+        (all, all, 20 * MS),
+    ] {
+        let told = in_two_streams(&mut puppet, &in_stream(first, "1"), &in_stream(second, "2"));
+        is_exactly(told, ns);
+    }
+    // Each direction of the link is its own; kernels do not wait for copies.
+    let bytes = 52_000_000;
+    let [push, pull] = ["push", "pull"].map(|way| format!("{way} STREAM M M {bytes}"));
+    let push = push.replace("STREAM", "1").replace('M', "0");
+    let pull = pull.replace("STREAM", "2").replace('M', "1");
+    is_exactly(in_two_streams(&mut puppet, &push, &pull), MS);
+    let kernels = "spin 2 100000 132 10";
+    is_exactly(in_two_streams(&mut puppet, &push, kernels), MS);
+}
+
+#[test]
+fn all_times_are_as_much_longer_as_the_scale_says() {
+    let place = Place::new(&["--gpu", "H100", "--time", "4"]);
+    let mut puppet = with_events(&place);
+    is_exactly(takes(&mut puppet, "spin 0 1000000 132 5"), 20 * MS);
+    puppet.does_all("alloc 0 52000000\nhost 0 52000000");
+    is_exactly(takes(&mut puppet, "push 0 0 0 52000000"), 4 * MS);
+}
+
+/// The runs of both processes of `share`, from when both had begun to when the first was through.
+pub(crate) fn shared(place: &Place, arguments: &[&str]) -> Ledger {
+    let mut program = place.program("share");
+    let output = program
+        .args(["--processes", "2"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = crate::place::text(&output);
+    assert!(output.status.success(), "{said}");
+    let ledger = place.ledger();
+    let processes: Vec<serde_json::Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(processes.len(), 2, "{said}");
+    let begun = processes
+        .iter()
+        .map(|process| process["wall_start_ns"].as_u64().unwrap())
+        .max();
+    let through = processes.iter().map(|process| {
+        let pid = u32::try_from(process["pid"].as_u64().unwrap()).unwrap();
+        ledger.of(pid).runs.last().unwrap().to.0
+    });
+    ledger.within(begun.unwrap(), through.min().unwrap())
+}
+
+#[test]
+fn two_processes_take_turns() {
+    for (part, arguments) in [
+        ("H100", ["--kernels", "60", "--us", "1000"]),
+        // A kernel longer than a turn goes on in the next.
+        ("V100", ["--kernels", "6", "--us", "7000"]),
+    ] {
+        let place = Place::new(&["--gpu", part]);
+        let both = shared(&place, &arguments);
+        let part = Part::named(part).unwrap();
+        let pids: Vec<_> = both.pids().into_iter().collect();
+        let [one, other] = pids[..] else {
+            panic!("{both:?}");
+        };
+        assert_eq!(both.of(one).overlap(&both.of(other)), 0);
+        assert!(both.most() <= u64::from(part.sms) * 1_000);
+        let turns = both.turns();
+        assert!(turns.len() > 10, "{turns:?}");
+        for pair in turns.windows(2) {
+            let [turn, next] = pair else { continue };
+            assert!(turn.to.since(turn.from) <= part.time_slice(), "{pair:?}");
+            assert!(next.from.since(turn.to) >= part.switch(), "{pair:?}");
+        }
+        // Nobody is favoured: of so many turns each has had half, and those are whole ones.
+        let whole = turns
+            .iter()
+            .filter(|turn| turn.to.since(turn.from) == part.time_slice());
+        assert!(whole.count() + 4 >= turns.len(), "{turns:?}");
+    }
+}
