@@ -78,7 +78,12 @@ fn unsafe_code_is_where_it_must_be_and_nowhere_else() {
         seen += 1;
     }
     assert!(seen > UNSAFE_MEMBERS.len());
-    for pure in ["policy", "queue-proxy", "gpu-sidecar/device", "gpu-sidecar/kernels"] {
+    for pure in [
+        "policy",
+        "queue-proxy",
+        "gpu-sidecar/device",
+        "gpu-sidecar/kernels",
+    ] {
         let lib = read(&format!("{pure}/src/lib.rs"));
         assert!(lib.contains("#![forbid(unsafe_code)]"), "{pure}");
     }

@@ -21,9 +21,11 @@ use super::{Place, Usage, configuration, new_table, print};
 /// A terminal whose width nobody knows is taken to be so wide.
 const WIDTH: usize = 100;
 
-/// Without --csv, --json or --svg a table and a drawing for terminals. Times are those of the software GPU, in ms since the
-/// ledger's first line; amounts are as they are there, so smaller than life by the scale.
+/// What can be chosen.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Without --csv, --json and --svg a table and a drawing for terminals. Times are those of the software GPU, in ms since the
+ledger's first line; amounts are as they are there, smaller than life by the scale.")]
 pub(super) struct Arguments {
     /// From this time on.
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
@@ -60,7 +62,9 @@ fn milliseconds(text: &str) -> Result<u64, String> {
     }
     let whole: u64 = whole.parse().map_err(|_| why())?;
     let fraction: u64 = format!("{fraction:0<6}").parse().map_err(|_| why())?;
-    let ns = whole.checked_mul(1_000_000).and_then(|ns| ns.checked_add(fraction));
+    let ns = whole
+        .checked_mul(1_000_000)
+        .and_then(|ns| ns.checked_add(fraction));
     ns.ok_or_else(why)
 }
 
@@ -226,7 +230,14 @@ fn table(folder: &Path, config: &Config, ledger: &Ledger, names: &Names) -> Stri
         return text;
     }
     let heading = [
-        "process", "on", "SM·s", "busy", "with others", "links", "memory traffic", "memory peak",
+        "process",
+        "on",
+        "SM·s",
+        "busy",
+        "with others",
+        "links",
+        "memory traffic",
+        "memory peak",
     ];
     let mut table = new_table(&heading, 2);
     for process in &summary.processes {
@@ -243,7 +254,13 @@ fn table(folder: &Path, config: &Config, ledger: &Ledger, names: &Names) -> Stri
     }
     text.push_str(&format!("{table}\n"));
     let heading = [
-        "unit", "name", "SM·s", "busy", "shared", "SMs peak", "memory peak",
+        "unit",
+        "name",
+        "SM·s",
+        "busy",
+        "shared",
+        "SMs peak",
+        "memory peak",
     ];
     let mut table = new_table(&heading, 2);
     for unit in &summary.units {
@@ -271,7 +288,9 @@ fn width() -> usize {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout());
     let columns = size.map_or(0, |size| usize::from(size.ws_col));
     let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
-    let known = Some(columns).filter(|columns| *columns > 0).or_else(variable);
+    let known = Some(columns)
+        .filter(|columns| *columns > 0)
+        .or_else(variable);
     known.unwrap_or(WIDTH).clamp(40, 200)
 }
 
@@ -281,7 +300,12 @@ mod tests {
 
     #[test]
     fn times_are_read_to_the_nanosecond() {
-        for (text, ns) in [("0", 0), ("12", 12_000_000), ("12.5", 12_500_000), ("0.000001", 1)] {
+        for (text, ns) in [
+            ("0", 0),
+            ("12", 12_000_000),
+            ("12.5", 12_500_000),
+            ("0.000001", 1),
+        ] {
             assert_eq!(milliseconds(text), Ok(ns), "{text}");
         }
         for text in ["", ".5", "5.", "-1", "1e3", "0.0000001", "99999999999999"] {

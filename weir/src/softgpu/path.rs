@@ -11,9 +11,11 @@ use softgpu_wire::place;
 
 use super::{Place, Usage, print, say};
 
-/// Without any option but --folder the folder's configuration stays as it is; one H100 where there is none. With one, it is
-/// written anew: what is not named has its default.
+/// What can be chosen.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Without an option but --folder the configuration in the folder, softgpu.toml, stays as it is; where there is none it becomes
+one H100. With one it is written anew, and what is not named has its default.")]
 pub(super) struct Arguments {
     /// What kind of GPU: V100, A100, H100 or H200 [default: H100]
     #[arg(long, value_name = "PART", value_parser = part)]
@@ -56,8 +58,7 @@ struct MigGpu {
     slices: Vec<String>,
 }
 
-const MIG_FORM: &str =
-    "TOML is needed: for each GPU in order a table [[gpu]] with slices = [\"3g.40gb\", \"4g.40gb\"]";
+const MIG_FORM: &str = "TOML is needed: for each GPU in order a table [[gpu]] with slices = [\"3g.40gb\", \"4g.40gb\"]";
 
 impl Mig {
     fn read(path: &Path) -> anyhow::Result<Self> {
@@ -131,9 +132,7 @@ impl Arguments {
                 }),
             }
         }
-        config
-            .check()
-            .map_err(|error| Usage(error.to_string()))?;
+        config.check().map_err(|error| Usage(error.to_string()))?;
         Ok(config)
     }
 }
@@ -148,7 +147,10 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .find(|letter| separators.contains(letter))
     {
         let letter = char::from(*letter);
-        let why = format!("{}: LD_LIBRARY_PATH takes no folder with {letter:?} in its name", folder.display());
+        let why = format!(
+            "{}: LD_LIBRARY_PATH takes no folder with {letter:?} in its name",
+            folder.display()
+        );
         return Err(Usage(why).into());
     }
     let config = if arguments.has_configuration() {
@@ -206,7 +208,10 @@ mod tests {
         let mig = Mig::parse("[[gpu]]\nslices = [\"1g.10gb\"]\n[[gpu]]\nslices = []").unwrap();
         assert_eq!(mig.gpus.len(), 2);
         for (text, why) in [
-            ("version: v1\nmig-configs:\n  all-1g.10gb:", "as mig-parted reads it; TOML is needed"),
+            (
+                "version: v1\nmig-configs:\n  all-1g.10gb:",
+                "as mig-parted reads it; TOML is needed",
+            ),
             ("", "0 tables [[gpu]]: allowed: 1 to 64"),
             ("[[gpu]]\nslice = []", "unknown field `slice`"),
             ("[[gpu]]", "missing field `slices`"),

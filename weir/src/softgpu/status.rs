@@ -14,8 +14,9 @@ use softgpu_wire::message::ProcessLine;
 
 use super::{Place, new_table, no_server, print, say};
 
-/// Exit code 1 if no server runs.
+/// What can be chosen.
 #[derive(Debug, Args)]
+#[command(after_help = "Exit code 1 if no server runs.")]
 pub(super) struct Arguments {
     /// One JSON object instead of tables.
     #[arg(long)]
@@ -101,7 +102,12 @@ fn json(folder: &Path, observer: &Observer, statistics: &Value, units: &[Unit<'_
 }
 
 fn text(folder: &Path, observer: &Observer, statistics: &Value, units: &[Unit<'_>]) -> String {
-    let number = |path: &str| statistics.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    let number = |path: &str| {
+        statistics
+            .pointer(path)
+            .and_then(Value::as_u64)
+            .unwrap_or(0)
+    };
     let us = |path: &str| number(path) as f64 / 1e3;
     let config = &observer.config;
     let mut text = format!(
@@ -142,7 +148,15 @@ fn text(folder: &Path, observer: &Observer, statistics: &Value, units: &[Unit<'_
 }
 
 fn units_table(units: &[Unit<'_>]) -> Table {
-    let heading = ["unit", "name", "product", "UUID", "SMs", "memory used", "of"];
+    let heading = [
+        "unit",
+        "name",
+        "product",
+        "UUID",
+        "SMs",
+        "memory used",
+        "of",
+    ];
     let mut table = new_table(&heading, 4);
     for unit in units {
         let used = match unit.memory {
@@ -163,7 +177,15 @@ fn units_table(units: &[Unit<'_>]) -> Table {
 }
 
 fn processes_table(units: &[Unit<'_>]) -> Table {
-    let heading = ["process", "on", "memory", "contexts", "SMs at most", "MPS", "SM·s"];
+    let heading = [
+        "process",
+        "on",
+        "memory",
+        "contexts",
+        "SMs at most",
+        "MPS",
+        "SM·s",
+    ];
     let mut table = new_table(&heading, 2);
     for unit in units {
         for line in &unit.processes {

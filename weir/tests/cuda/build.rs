@@ -41,8 +41,14 @@ pub(crate) fn linked(name: &str, libraries: &Path) -> PathBuf {
 
 fn compile(name: &str, program: &Path, libraries: &[&str]) {
     let file = format!("{name}.c");
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda").join(&file);
-    let source = if own.exists() { own } else { sources().join(&file) };
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/cuda")
+        .join(&file);
+    let source = if own.exists() {
+        own
+    } else {
+        sources().join(&file)
+    };
     // Another run of the tests may have the program open.
     let new = program.with_extension(std::process::id().to_string());
     let output = Command::new("cc")

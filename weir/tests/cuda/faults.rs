@@ -25,9 +25,7 @@ fn a_killed_process_leaves_nothing_behind() {
     assert_eq!(before - during, (1024 + 400) * MIB);
     let observer = place.observer();
     assert!(observer.processes().iter().any(|line| line.pid == pid));
-    until("it computes", || {
-        !place.ledger().of(pid).runs.is_empty()
-    });
+    until("it computes", || !place.ledger().of(pid).runs.is_empty());
     killed.kill();
     until("its memory is free", || {
         other.does("info").number(0) == before
@@ -54,15 +52,19 @@ fn when_the_server_is_killed_everybody_is_told_and_the_next_begins_anew() {
     waiting.tell("sync 0");
     signal(server, Signal::KILL);
     assert_eq!(waiting.answer().result, DEVICE_UNAVAILABLE);
-    for line in ["info", "alloc 1 4096", "free 0", "spin 0 1000 1 1", "record 0 0", "sync_all"] {
+    for line in [
+        "info",
+        "alloc 1 4096",
+        "free 0",
+        "spin 0 1000 1 1",
+        "record 0 0",
+        "sync_all",
+    ] {
         let result = idle.result(line);
         assert_eq!(result, DEVICE_UNAVAILABLE, "{line}");
     }
     // More than are put in before somebody looks.
-    assert_eq!(
-        launching.result("spin 0 1000 1 100000"),
-        DEVICE_UNAVAILABLE
-    );
+    assert_eq!(launching.result("spin 0 1000 1 100000"), DEVICE_UNAVAILABLE);
     assert_eq!(launching.result("sync 0"), DEVICE_UNAVAILABLE);
     until("the server is gone", || is_gone(server));
 

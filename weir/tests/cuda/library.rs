@@ -21,7 +21,11 @@ fn says(program: &str, arguments: &[&str], library: &Path) -> String {
 #[test]
 fn exactly_the_names_of_the_interface_are_exported() {
     let place = Place::h100();
-    let said = says("nm", &["-D", "--defined-only"], &place.folder().join("libcuda.so.1"));
+    let said = says(
+        "nm",
+        &["-D", "--defined-only"],
+        &place.folder().join("libcuda.so.1"),
+    );
     let exported: BTreeSet<_> = said
         .lines()
         .map(|line| line.split_whitespace().next_back().unwrap())
@@ -40,7 +44,10 @@ fn exactly_the_names_of_the_interface_are_exported() {
     assert!(named.len() > 500);
     let missing: Vec<_> = named.difference(&exported).collect();
     let more: Vec<_> = exported.difference(&named).collect();
-    assert!(missing.is_empty() && more.is_empty(), "missing: {missing:?}; more: {more:?}");
+    assert!(
+        missing.is_empty() && more.is_empty(),
+        "missing: {missing:?}; more: {more:?}"
+    );
 }
 
 /// The highest version of the system's library without which it is not loaded.
@@ -76,8 +83,15 @@ fn it_is_known_by_the_name_that_programs_ask_for() {
         ("libcuda.so.1", "libcuda.so.1"),
         ("libnvidia-ml.so.1", "libnvidia-ml.so.1"),
     ] {
-        let said = says("readelf", &["--dynamic", "--wide"], &place.folder().join(name));
+        let said = says(
+            "readelf",
+            &["--dynamic", "--wide"],
+            &place.folder().join(name),
+        );
         let line = said.lines().find(|line| line.contains("(SONAME)"));
-        assert!(line.is_some_and(|line| line.contains(&format!("[{own}]"))), "{said}");
+        assert!(
+            line.is_some_and(|line| line.contains(&format!("[{own}]"))),
+            "{said}"
+        );
     }
 }

@@ -9,6 +9,7 @@
 //! | `nvml` | what NVML tells of all that |
 //! | `library` | names and versions of the library |
 //! | `memory` | memory that nobody touches |
+//! | `models` | `model-server` on it |
 //!
 //! A C compiler, `nm` and `readelf` are needed: gcc brings them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -17,6 +18,7 @@ mod build;
 mod faults;
 mod library;
 mod memory;
+mod models;
 mod mps;
 mod nvml;
 mod place;

@@ -9,8 +9,7 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use softgpu_wire::config::Config;
-use softgpu_wire::identity::{Identity, uuid_text};
+use softgpu_wire::identity::uuid_text;
 use softgpu_wire::place::VARIABLE;
 
 use crate::place::{Place, until};
@@ -29,13 +28,21 @@ fn asks(test: &str, arguments: &[&str], ask: impl FnOnce(&Place, &Nvml)) {
         let folder = PathBuf::from(std::env::var_os(VARIABLE).unwrap());
         let place = Place::at(folder, arguments);
         let library = place.folder().join("libnvidia-ml.so.1");
-        let nvml = Nvml::builder().lib_path(library.as_os_str()).init().unwrap();
+        let nvml = Nvml::builder()
+            .lib_path(library.as_os_str())
+            .init()
+            .unwrap();
         ask(&place, &nvml);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
-        .args([&format!("nvml::{test}"), "--exact", "--nocapture", "--test-threads=1"])
+        .args([
+            &format!("nvml::{test}"),
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(VARIABLE, folder.path())
         .env(ASKS, OsStr::new("1"))
         .status()
@@ -144,8 +151,8 @@ fn slices_have_names_and_memory_of_their_own() {
         assert_eq!(nvml.device_count().unwrap(), 1);
         assert_eq!(gpu.mig_mode().unwrap().current, 1);
         assert_eq!(gpu.mig_device_count().unwrap(), 7);
-        let identity = Identity::new(place.folder(), &Config::parse(text).unwrap()).unwrap();
-        let slices: Vec<_> = identity
+        let slices: Vec<_> = place
+            .identity()
             .units
             .iter()
             .map(|unit| format!("MIG-{}", uuid_text(&unit.uuid)))
@@ -179,7 +186,10 @@ fn an_error_of_the_gpu_is_told_and_a_lost_one_is_lost() {
         place.inject("31");
         let event = set.wait(30_000).unwrap();
         assert_eq!(event.event_type, kinds);
-        assert!(format!("{:?}", event.event_data).contains("31"), "{event:?}");
+        assert!(
+            format!("{:?}", event.event_data).contains("31"),
+            "{event:?}"
+        );
         // That one is told, and no more.
         puppet.does("free 0");
 
@@ -187,7 +197,10 @@ fn an_error_of_the_gpu_is_told_and_a_lost_one_is_lost() {
         puppet.tell("sync 0");
         place.inject("79");
         let event = set.wait(30_000).unwrap();
-        assert!(format!("{:?}", event.event_data).contains("79"), "{event:?}");
+        assert!(
+            format!("{:?}", event.event_data).contains("79"),
+            "{event:?}"
+        );
         assert!(matches!(device.memory_info(), Err(NvmlError::GpuLost)));
         assert!(matches!(device.name(), Err(NvmlError::GpuLost)));
         assert_eq!(puppet.answer().result, DEVICE_UNAVAILABLE);

@@ -199,7 +199,9 @@ fn each_change(entries: &[&Entry], max: usize) -> Vec<Rectangle> {
     let mut stacks = Stacks::default();
     sweep(entries.iter().copied(), |from, to, holders| {
         if stacks.rectangles.len() <= max {
-            let held = holders.iter().map(|(process, (amount, _))| (*process, *amount));
+            let held = holders
+                .iter()
+                .map(|(process, (amount, _))| (*process, *amount));
             stacks.push(from, to, held);
         }
     });
@@ -292,7 +294,9 @@ mod tests {
 
     #[test]
     fn too_many_changes_are_averaged_and_areas_stay() {
-        let lines: Vec<_> = (0..10_000_u64).map(|at| (0, 60_000, at * 100, at * 100 + 50)).collect();
+        let lines: Vec<_> = (0..10_000_u64)
+            .map(|at| (0, 60_000, at * 100, at * 100 + 50))
+            .collect();
         let ledger = ledger(&lines);
         let bands = Bands::with_at_most(&ledger, &Names::default(), 500);
         let length = bands.averaged.unwrap();
@@ -303,7 +307,10 @@ mod tests {
             .map(|one| one.amount * (one.to - one.from))
             .sum();
         let exact = 10_000 * 60_000 * 50;
-        assert!(area.abs_diff(exact) <= exact / 1_000 + length * 500, "{area}");
+        assert!(
+            area.abs_diff(exact) <= exact / 1_000 + length * 500,
+            "{area}"
+        );
     }
 
     #[test]

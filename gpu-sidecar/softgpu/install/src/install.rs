@@ -48,7 +48,7 @@ pub enum InstallError {
         /// The file.
         path: PathBuf,
         /// Why.
-        error: ConfigError,
+        error: Box<ConfigError>,
     },
     /// A file cannot be made or read.
     #[error("{path}: {error}", path = .path.display())]
@@ -116,7 +116,10 @@ pub fn configured(folder: &Path) -> Result<Option<Config>, InstallError> {
     match fs::read_to_string(&path) {
         Ok(text) => match Config::parse(&text) {
             Ok(config) => Ok(Some(config)),
-            Err(error) => Err(InstallError::Configured { path, error }),
+            Err(error) => Err(InstallError::Configured {
+                path,
+                error: Box::new(error),
+            }),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(InstallError::File { path, error }),

@@ -355,7 +355,10 @@ pub(crate) mod tests {
         let (old, new) = (folder.join(place::LEDGER_OLD), folder.join(place::LEDGER));
         write(&old, &[first, line(What::Sms(0), 0, 1_000, 0, 10), second]);
         let held = line(What::Sms(1), 2, 500, 30, 50);
-        write(&new, &[second, line(What::Sms(0), 1, 2_000, 10, 20), third, held]);
+        write(
+            &new,
+            &[second, line(What::Sms(0), 1, 2_000, 10, 20), third, held],
+        );
         let all = read(folder, Select::default());
         assert_eq!(all.entries.len(), 3);
         assert_eq!(all.pids(), [41, 42]);
@@ -371,7 +374,11 @@ pub(crate) mod tests {
                 ..Select::default()
             },
         );
-        let times: Vec<_> = some.entries.iter().map(|entry| (entry.from, entry.to)).collect();
+        let times: Vec<_> = some
+            .entries
+            .iter()
+            .map(|entry| (entry.from, entry.to))
+            .collect();
         assert_eq!(times, [(5_000, 10_000), (10_000, 15_000)]);
         let select = Select {
             unit: Some(1),
@@ -391,7 +398,11 @@ pub(crate) mod tests {
     fn what_is_no_ledger_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(place::LEDGER);
-        for bytes in [&b"short"[..], &[0; 96], &[head().as_slice(), &[9; LINE]].concat()] {
+        for bytes in [
+            &b"short"[..],
+            &[0; 96],
+            &[head().as_slice(), &[9; LINE]].concat(),
+        ] {
             std::fs::write(&path, bytes).unwrap();
             let error = Ledger::read(folder.path(), &Select::default()).unwrap_err();
             assert!(error.to_string().contains("not a ledger"), "{error}");

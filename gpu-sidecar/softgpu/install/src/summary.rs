@@ -179,7 +179,7 @@ impl Summary {
                 }
                 continue;
             }
-            let unit = units.entry(number).or_insert(UnitSummary {
+            let unit = units.entry(number).or_insert_with(|| UnitSummary {
                 unit: number,
                 ..UnitSummary::default()
             });

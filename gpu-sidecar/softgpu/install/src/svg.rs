@@ -155,7 +155,12 @@ pub fn draw(ledger: &Ledger, names: &Names, heading: &Heading) -> String {
         y += height(band.kind) + GAP;
     }
     if bands.bands.is_empty() {
-        drawing.label(LEFT + 12.0, top + 20.0, "note", "Nothing was held in this time.");
+        drawing.label(
+            LEFT + 12.0,
+            top + 20.0,
+            "note",
+            "Nothing was held in this time.",
+        );
     }
     drawing.text.push_str("</svg>\n");
     drawing.text
@@ -249,7 +254,12 @@ impl Drawing<'_> {
             ));
             self.label(x, bottom + 16.0, "tick", &ms_text(mark, step));
         }
-        self.label(LEFT + PLOT / 2.0, bottom + 34.0, "tick", "ms since the ledger's begin");
+        self.label(
+            LEFT + PLOT / 2.0,
+            bottom + 34.0,
+            "tick",
+            "ms since the ledger's begin",
+        );
     }
 
     fn band(&mut self, band: &Band, y: f64) {
@@ -294,10 +304,16 @@ mod tests {
 
     #[test]
     fn marks_are_round_and_few() {
-        assert_eq!(marks(0, 100, 10), (10, (0..=10).map(|at| at * 10).collect()));
+        assert_eq!(
+            marks(0, 100, 10),
+            (10, (0..=10).map(|at| at * 10).collect())
+        );
         let (step, all) = marks(1_234_567, 9_876_543, 10);
         assert_eq!(step, 1_000_000);
-        assert_eq!((all.first(), all.last()), (Some(&2_000_000), Some(&9_000_000)));
+        assert_eq!(
+            (all.first(), all.last()),
+            (Some(&2_000_000), Some(&9_000_000))
+        );
         assert_eq!(marks(7, 7, 10).1, [7]);
         assert_eq!(ms_text(2_500_000, 500_000), "2.5");
         assert_eq!(ms_text(2_000_000, 1_000_000), "2");
@@ -335,7 +351,10 @@ mod tests {
         };
         let text = draw(&ledger, &names, &heading);
         assert!(text.contains("&lt;a&gt; &amp; &quot;b&quot; <"), "{text}");
-        assert!(text.contains("process 41: 66 SMs, 0.000 to 1.000 ms"), "{text}");
+        assert!(
+            text.contains("process 41: 66 SMs, 0.000 to 1.000 ms"),
+            "{text}"
+        );
         assert!(text.contains(COLOURS[0]) && text.contains(COLOURS[1]));
         assert!(text.contains(">132 SMs<"));
         let empty = draw(&Ledger::default(), &names, &heading);

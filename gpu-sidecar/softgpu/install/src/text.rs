@@ -53,9 +53,7 @@ fn unit(
     for (column, sums) in column_sums(entries, ledger.from, length) {
         let column = usize::try_from(column).unwrap_or(columns).min(columns - 1);
         for (process, sum) in sums {
-            let (all, row) = rows
-                .entry(process)
-                .or_insert_with(|| (0, vec![0; columns]));
+            let (all, row) = rows.entry(process).or_insert_with(|| (0, vec![0; columns]));
             *all += sum;
             row[column] += sum;
         }
@@ -76,10 +74,16 @@ fn unit(
         let pid = ledger.processes[process].pid;
         let blocks: String = row.iter().map(|sum| block(*sum, full)).collect();
         let name = format!("process {pid}");
-        push(text, format_args!("{name:>width$} {blocks}", width = MARGIN - 1));
+        push(
+            text,
+            format_args!("{name:>width$} {blocks}", width = MARGIN - 1),
+        );
     }
     if left_out > 0 {
-        push(text, format_args!("{:>MARGIN$}and {left_out} more that held less", ""));
+        push(
+            text,
+            format_args!("{:>MARGIN$}and {left_out} more that held less", ""),
+        );
     }
 }
 

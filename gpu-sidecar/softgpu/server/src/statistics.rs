@@ -110,6 +110,8 @@ pub(crate) struct Statistics {
     samples: Vec<Sample>,
     millisms_ns: HashMap<ProcessId, u64>,
     since: Time,
+    /// What the machine's cores had lost before.
+    steal_before: u64,
 }
 
 /// A sample is at least so long.
@@ -139,6 +141,7 @@ impl Statistics {
             ],
             millisms_ns: HashMap::new(),
             since: clock::now(),
+            steal_before: steal(),
         }
     }
 
@@ -206,7 +209,7 @@ impl Statistics {
             "nonsense": self.nonsense,
             "run_delay_ns": run_delay(),
             "scale": {"bytes": scale.1, "time": scale.0},
-            "steal_ns": steal(),
+            "steal_ns": steal().saturating_sub(self.steal_before),
             "unsupported": self.unsupported,
             "uptime_ns": clock::now().since(self.since).0,
         });
