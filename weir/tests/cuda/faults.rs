@@ -99,7 +99,8 @@ fn without_mps_a_fault_is_nobody_elses() {
 fn a_server_that_stands_still_for_a_while_changes_no_time() {
     let place = Place::h100();
     let mut puppet = place.ready();
-    puppet.does_all("alloc 0 1048576\nevent 0\nevent 1\nspin 0 20000000 132 1");
+    // What follows is put in behind a kernel of a second.
+    puppet.does_all("alloc 0 1048576\nevent 0\nevent 1\nspin 0 1000000000 132 1");
     let server = place.server();
     signal(server, Signal::STOP);
     puppet.does_all(
@@ -109,7 +110,7 @@ fn a_server_that_stands_still_for_a_while_changes_no_time() {
     let begin = puppet.does("now").number(0);
     until("its time is over", || {
         assert_eq!(puppet.result("query 1"), NOT_READY);
-        puppet.does("now").number(0) > begin + 60_000_000
+        puppet.does("now").number(0) > begin + 1_100_000_000
     });
     signal(server, Signal::CONT);
     puppet.does("sync 0");

@@ -10,6 +10,7 @@ use crate::time::shared;
 
 const CLIENT_TERMINATED: u32 = 810;
 const CONNECTION_FAILED: u32 = 805;
+const DEVICE_UNAVAILABLE: u32 = 46;
 const ILLEGAL_ADDRESS: u32 = 700;
 const LAUNCH_FAILED: u32 = 719;
 const MAX_CLIENTS_REACHED: u32 = 808;
@@ -201,4 +202,33 @@ fn who_loses_the_daemon_is_told_within_a_second() {
     let lines = place.observer().processes();
     let line = lines.iter().find(|line| line.pid == alone.pid());
     assert_eq!(line.unwrap().mps, 0);
+}
+
+#[test]
+fn the_daemon_goes_on_with_the_next_server_of_the_device() {
+    let place = with_daemon("H100");
+    let mut client = place.ready();
+    let before = place.mps_say("get_server_list");
+    signal(place.server(), Signal::KILL);
+    until("the client is told", || {
+        client.result("info") == DEVICE_UNAVAILABLE
+    });
+    client.leave();
+    until("a client is let in", || place.puppet().result("open") == 0);
+    let next = place.ready();
+    let lines = place.observer().processes();
+    let line = lines.iter().find(|line| line.pid == next.pid());
+    assert_ne!(line.unwrap().mps, 0);
+    assert_ne!(place.mps_say("get_server_list"), before);
+}
+
+#[test]
+fn a_folder_may_have_any_name() {
+    let own = tempfile::tempdir().unwrap();
+    let name = format!("a folder, \u{fc}nd {}", "long".repeat(40));
+    let place = Place::at(own.path().join(name), &[]);
+    place.mps(&[]);
+    place.succeeds(&mut place.program("vector_add"));
+    let both = shared(&place, &["--kernels", "20", "--us", "1000"]);
+    assert_eq!(both.most(), 132_000);
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use softgpu_wire::message::{Kind as Ask, Message};
 
@@ -546,17 +547,20 @@ fn ordinal(driver: &Driver, ordinal: i32) -> Result<usize> {
     usize::try_from(ordinal).map_err(|_| Error::INVALID_DEVICE)
 }
 
+/// Held while a primary context comes or goes.
+fn primaries() -> MutexGuard<'static, ()> {
+    static CHANGING: Mutex<()> = Mutex::new(());
+    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// `cuDevicePrimaryCtxRetain`.
 pub(crate) fn retain_primary(out: Out<Handle<Context>>, device: i32) -> Result {
-    static CREATING: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let driver = driver()?;
     let device = ordinal(driver, device)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let _one_at_a_time = CREATING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _one_at_a_time = primaries();
     let there = driver.state().primaries[device];
     let context = match there {
         Some(context) => context,
@@ -575,6 +579,7 @@ pub(crate) fn retain_primary(out: Out<Handle<Context>>, device: i32) -> Result {
 pub(crate) fn release_primary(device: i32) -> Result {
     let driver = driver()?;
     let device = ordinal(driver, device)?;
+    let _one_at_a_time = primaries();
     let last = {
         let mut state = driver.state();
         let retained = &mut state.retained[device];
@@ -594,6 +599,7 @@ pub(crate) fn release_primary(device: i32) -> Result {
 pub(crate) fn reset_primary(device: i32) -> Result {
     let driver = driver()?;
     let device = ordinal(driver, device)?;
+    let _one_at_a_time = primaries();
     let there = {
         let mut state = driver.state();
         state.retained[device] = 0;

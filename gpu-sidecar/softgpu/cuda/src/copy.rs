@@ -79,6 +79,21 @@ fn from_own_device(driver: &Driver, state: &State, stream: Handle<Stream>, copy:
     }
 }
 
+/// Looks whether a side of a copy is memory as far as it reaches. Host memory is the caller's affair but for what cannot be.
+fn check(state: &State, side: &Side, extent: &[u64; 3]) -> Result {
+    let bytes = side.reach(extent).ok_or(Error::INVALID_VALUE)?;
+    let is_good = if state.memory.is_known(side.address) {
+        state.memory.covers(side.address, bytes)
+    } else {
+        side.address >= 4096 && !state.memory.is_device(side.address)
+    };
+    if is_good {
+        Ok(())
+    } else {
+        Err(Error::INVALID_VALUE)
+    }
+}
+
 /// Gives a copy to a stream; waits for it where it must.
 fn copy(mut copy: Copy, stream: Handle<Stream>, default: Default, mode: Mode) -> Result {
     let driver = driver()?;
@@ -92,6 +107,9 @@ fn copy(mut copy: Copy, stream: Handle<Stream>, default: Default, mode: Mode) ->
     if mode == Mode::Sync {
         let context = driver.current(&state)?;
         graph::refuse_while_capturing(&mut state, context)?;
+    }
+    for side in [&copy.from, &copy.to] {
+        check(&state, side, &copy.extent)?;
     }
     copy.way = way(driver, &state, copy.from.address, copy.to.address);
     from_own_device(driver, &state, stream, &mut copy);
@@ -323,6 +341,15 @@ fn base(kind: u32, at_host: *const c_void, at_device: u64) -> Result<u64> {
     }
 }
 
+/// An address so many steps of a length further on.
+fn offset(base: u64, steps: &[(usize, usize)]) -> Result<u64> {
+    let moved = steps.iter().try_fold(base, |at, &(count, length)| {
+        let bytes = (count as u64).checked_mul(length as u64)?;
+        at.checked_add(bytes)
+    });
+    moved.ok_or(Error::INVALID_VALUE)
+}
+
 impl Copy2d {
     fn copy(&self) -> Result<Copy> {
         let side = |kind, at_host, at_device, x: usize, y: usize, pitch: usize| {
@@ -331,7 +358,7 @@ impl Copy2d {
                 return Err(Error::INVALID_VALUE);
             }
             Ok(Side {
-                address: base(kind, at_host, at_device)? + (y * pitch + x) as u64,
+                address: offset(base(kind, at_host, at_device)?, &[(y, pitch), (x, 1)])?,
                 pitch: pitch as u64,
                 slice: 0,
             })
@@ -369,10 +396,11 @@ impl Copy3d {
             if pitch < self.width || height < self.height {
                 return Err(Error::INVALID_VALUE);
             }
+            let plane = pitch.checked_mul(height).ok_or(Error::INVALID_VALUE)?;
             Ok(Side {
-                address: base + (z * height * pitch + y * pitch + x) as u64,
+                address: offset(base, &[(z, plane), (y, pitch), (x, 1)])?,
                 pitch: pitch as u64,
-                slice: (pitch * height) as u64,
+                slice: plane as u64,
             })
         };
         let from = base(self.from_kind, self.from_host, self.from_device)?;

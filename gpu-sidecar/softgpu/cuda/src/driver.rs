@@ -1,11 +1,14 @@
 //! The process's one connection to the server of its software GPU, and what all calls go through.
 
 use std::ffi::c_void;
+use std::os::fd::AsRawFd as _;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use device::part::Part;
 use device::{Span, Time};
@@ -16,7 +19,7 @@ use softgpu_wire::config::Config;
 use softgpu_wire::identity::{Identity, Unit};
 use softgpu_wire::message::{Kind, Message, MessageError, Role, VERSION};
 use softgpu_wire::page::{Awaited, Bell, IN_FLIGHT, Page, Shared, Sleep};
-use softgpu_wire::record::{Command, Record, StreamSlot, Token};
+use softgpu_wire::record::{Command as Work, Record, StreamSlot, Token};
 use softgpu_wire::{clock, place};
 
 use crate::effects::Effects;
@@ -74,10 +77,39 @@ fn unpoisoned<'a, T>(
     lock.unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Connections that a child of a fork closes: as long as any is open, this process counts as alive.
+static CONNECTIONS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+
 extern "C" fn forked() {
     if DRIVER.get().is_some() {
         IS_FORKED.store(true, Ordering::Relaxed);
+        for connection in &CONNECTIONS {
+            let file = connection.swap(-1, Ordering::Relaxed);
+            if file >= 0 {
+                // SAFETY: the child's own copy of a connection that it will never use.
+                unsafe { libc::close(file) };
+            }
+        }
     }
+}
+
+/// A server that this process starts has none of its files.
+fn prepare(command: &mut Command) {
+    let close_others = || {
+        // SAFETY: it marks files of the child alone, before it becomes another program; an old kernel refuses, and they stay
+        // as they are.
+        unsafe {
+            libc::syscall(
+                libc::SYS_close_range,
+                3,
+                u32::MAX,
+                libc::CLOSE_RANGE_CLOEXEC,
+            )
+        };
+        Ok(())
+    };
+    // SAFETY: one system call, which may be made after a fork.
+    unsafe { command.pre_exec(close_others) };
 }
 
 /// The folder in which this library lies.
@@ -105,6 +137,10 @@ pub(crate) fn driver() -> Result<&'static Driver> {
     if IS_FORKED.load(Ordering::Relaxed) {
         return Err(Error::NOT_INITIALIZED);
     }
+    if crate::effects::is_host_function() {
+        // The interface forbids it: the stream would wait for itself.
+        return Err(Error::NOT_PERMITTED);
+    }
     let driver = DRIVER.get().ok_or(Error::NOT_INITIALIZED)?;
     match driver.lost.load(Ordering::Relaxed) {
         0 => Ok(driver),
@@ -125,6 +161,11 @@ pub(crate) fn init(flags: u32) -> Result {
         return driver().map(|_| ());
     }
     let driver = Driver::connect()?;
+    let socket = unpoisoned(driver.socket.lock()).as_raw_fd();
+    CONNECTIONS[0].store(socket, Ordering::Relaxed);
+    if let Some(mps) = &driver.mps {
+        CONNECTIONS[1].store(mps.connection.as_raw_fd(), Ordering::Relaxed);
+    }
     let _new = DRIVER.set(driver);
     // SAFETY: the handler touches atomics alone.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
@@ -152,13 +193,14 @@ impl Driver {
         let own = own_folder();
         let folder = place::folder(own.as_deref()).ok_or(Error::SYSTEM_NOT_READY)?;
         let program = own.unwrap_or_else(|| folder.clone()).join(place::SERVER);
-        let socket = place::connect_or_start(&folder, &program).map_err(|error| {
+        let socket = place::connect_or_start(&folder, &program, prepare).map_err(|error| {
             complain(&format!("no server: {error}"));
             Error::SYSTEM_NOT_READY
         })?;
         let hello = Message::new(Kind::Hello, &[VERSION, Role::Cuda as u64])
             .with_bytes(name_of_this_program());
-        let mut answer = ask(&socket, &hello)?;
+        let mut answer =
+            ask(&socket, &hello).map_err(|refused| refused.unwrap_or(Error::SYSTEM_NOT_READY))?;
         let config = String::from_utf8(std::mem::take(&mut answer.bytes))
             .ok()
             .and_then(|text| Config::parse(&text).ok())
@@ -217,11 +259,12 @@ impl Driver {
     /// Asks the server for something and waits for the answer.
     pub(crate) fn request(&self, message: &Message) -> Result<Message> {
         let socket = unpoisoned(self.socket.lock());
-        let answer = ask(&socket, message);
-        if answer.as_ref().err() == Some(&Error::DEVICE_UNAVAILABLE) {
-            self.lose(Error::DEVICE_UNAVAILABLE);
-        }
-        answer
+        ask(&socket, message).map_err(|refused| {
+            refused.unwrap_or_else(|| {
+                self.lose(Error::DEVICE_UNAVAILABLE);
+                Error::DEVICE_UNAVAILABLE
+            })
+        })
     }
 
     /// From now on every call comes to this.
@@ -248,6 +291,12 @@ impl Driver {
                 let target = (state.submitted + commands).saturating_sub(IN_FLIGHT);
                 drop(state);
                 self.wait(Awaited::Retired(target))?;
+            } else if self.effects.pending() > IN_FLIGHT {
+                // What commands do to memory is slower than the timeline: it is done before there is more of it.
+                drop(state);
+                if !self.effects.run(self) {
+                    self.pause_for_others()?;
+                }
             } else {
                 return Ok(state);
             }
@@ -255,21 +304,22 @@ impl Driver {
     }
 
     /// Puts a command into the ring. There must be [room](Self::room).
-    pub(crate) fn put(
-        &self,
-        stamp: Time,
-        stream: StreamSlot,
-        token: Option<Token>,
-        command: Command,
-    ) {
+    pub(crate) fn put(&self, stamp: Time, stream: StreamSlot, token: Option<Token>, command: Work) {
         let record = Record {
             stamp,
             stream,
             token,
             command,
         };
-        // Room was made before.
-        let _fits = self.page.push(&record.encode());
+        // Room was made before, but for what a call cannot do without: then the server, which needs nothing of this
+        // process for it, makes some.
+        while !self.page.push(&record.encode()) {
+            self.ring();
+            clock::pause(Span(20_000));
+            if self.look().is_err() {
+                return;
+            }
+        }
         let pushed = self.page.pushed();
         let is_half_full = pushed - self.page.taken() > softgpu_wire::page::COMMANDS / 2;
         match self.bell.sleep() {
@@ -315,10 +365,13 @@ impl Driver {
             self.nudge();
             let word = self.page.wait_word(&place);
             let timeout = clock::timespec(Span::from(LOOK_AFTER));
+            let mut looked = Instant::now();
             let mut result = Ok(());
             while word.load(Ordering::Acquire) == 1 && !self.is_there(awaited) {
-                let woken = futex::wait(word, futex::Flags::empty(), 1, Some(&timeout));
-                if woken == Err(Errno::TIMEDOUT) {
+                let _woken = futex::wait(word, futex::Flags::empty(), 1, Some(&timeout));
+                // However often signals end the wait.
+                if looked.elapsed() >= LOOK_AFTER {
+                    looked = Instant::now();
                     result = self.look();
                     if result.is_err() {
                         break;
@@ -328,15 +381,22 @@ impl Driver {
             self.page.end_wait(place);
             result?;
         }
-        self.effects.run(self);
+        while !self.effects.run(self) {
+            self.pause_for_others()?;
+        }
         Ok(())
+    }
+
+    /// Another process has not done yet what has to be done before: a moment passes.
+    pub(crate) fn pause_for_others(&self) -> Result {
+        clock::pause(Span(200_000));
+        self.look()
     }
 
     /// Whether something has happened, with its effect on memory.
     pub(crate) fn has_happened(&self, awaited: Awaited) -> bool {
         if self.is_there(awaited) {
-            self.effects.run(self);
-            return true;
+            return self.effects.run(self);
         }
         self.nudge();
         false
@@ -395,16 +455,13 @@ pub(crate) fn complain(why: &str) {
     let _written = writeln!(std::io::stderr(), "softgpu: {why}");
 }
 
-fn ask(socket: &OwnedFd, message: &Message) -> Result<Message> {
-    message
-        .send(socket, SendFlags::empty())
-        .map_err(|_| Error::DEVICE_UNAVAILABLE)?;
+/// Asks and waits for the answer; the error is the server's, or none where there is no server any more.
+fn ask(socket: &OwnedFd, message: &Message) -> std::result::Result<Message, Option<Error>> {
+    message.send(socket, SendFlags::empty()).map_err(|_| None)?;
     match Message::receive(socket, RecvFlags::empty()) {
-        Ok(answer) if answer.kind != message.kind => Err(Error::DEVICE_UNAVAILABLE),
-        Ok(answer) if answer.error != 0 => Err(Error(answer.error)),
+        Ok(answer) if answer.kind != message.kind => Err(None),
+        Ok(answer) if answer.error != 0 => Err(Some(Error(answer.error))),
         Ok(answer) => Ok(answer),
-        Err(MessageError::Closed | MessageError::Form | MessageError::System(_)) => {
-            Err(Error::DEVICE_UNAVAILABLE)
-        }
+        Err(MessageError::Closed | MessageError::Form | MessageError::System(_)) => Err(None),
     }
 }

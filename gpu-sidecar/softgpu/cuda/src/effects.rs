@@ -1,6 +1,7 @@
 //! What commands do to memory, and when: in the order in which they end on the timeline, before anybody who waits for
 //! them goes on. Whoever waits does it himself; what nobody waits for is done by a thread of its own.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -18,7 +19,7 @@ use crate::graph::Program;
 use crate::ipc::EventPage;
 use crate::memory::Access;
 use crate::pointer::{place, size};
-use crate::work::{Copy, HostCall, Set, Side, Work};
+use crate::work::{Copy, HostCall, Set, Work};
 
 /// Functions of the host that have their turn at once, at most.
 const CALLS: usize = size(IN_FLIGHT);
@@ -52,7 +53,8 @@ pub(crate) struct Effects {
     running: Mutex<()>,
     has_worker: AtomicBool,
     calls: OnceLock<SyncSender<Turn>>,
-    /// How many have been done.
+    /// How many there have been, and how many of them have been done.
+    added: AtomicU64,
     done: AtomicU64,
 }
 
@@ -80,6 +82,7 @@ impl Effects {
     /// An effect for a token.
     pub(crate) fn add(&self, token: u64, effect: Effect) {
         locked(&self.pending).insert(token, effect);
+        self.added.fetch_add(1, Ordering::Relaxed);
         if !self.has_worker.swap(true, Ordering::Relaxed) {
             start("softgpu-effects", work);
         }
@@ -90,12 +93,26 @@ impl Effects {
         locked(&self.running)
     }
 
-    /// Does whatever is due.
-    pub(crate) fn run(&self, driver: &Driver) {
+    /// How many have not been done.
+    pub(crate) fn pending(&self) -> u64 {
+        self.added.load(Ordering::Relaxed) - self.done.load(Ordering::Relaxed)
+    }
+
+    /// Does whatever is due. `false`: there is more, but another process has something to do first.
+    pub(crate) fn run(&self, driver: &Driver) -> bool {
         let _in_order = locked(&self.running);
-        while let Some(completion) = driver.page.take_completion() {
+        while let Some(completion) = driver.page.next_completion() {
+            if let Some(Effect::SharedWait(page)) = locked(&self.pending).get(&completion.token)
+                && completion.turn == 0
+                && !page.is_done(completion.value)
+            {
+                return false;
+            }
+            driver.page.completion_taken();
             if completion.turn == DROPPED {
-                locked(&self.pending).remove(&completion.token);
+                if locked(&self.pending).remove(&completion.token).is_some() {
+                    self.done.fetch_add(1, Ordering::Relaxed);
+                }
                 continue;
             }
             if completion.turn > 0 {
@@ -105,9 +122,10 @@ impl Effects {
             let Some(effect) = locked(&self.pending).remove(&completion.token) else {
                 continue;
             };
-            perform(driver, effect, completion.value);
+            perform(driver, effect);
             self.done.fetch_add(1, Ordering::Relaxed);
         }
+        true
     }
 
     /// Hands a function of the host to the thread that calls them.
@@ -146,18 +164,33 @@ impl Effects {
     }
 }
 
+thread_local! {
+    static IS_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread calls a function of the host for a stream right now.
+pub(crate) fn is_host_function() -> bool {
+    IS_HOST_FUNCTION.get()
+}
+
 fn call_now(turn: &Turn) {
     let Ok(driver) = driver() else {
         return;
     };
     // All that ended before its turn has had its effect.
-    driver.effects.run(driver);
+    while !driver.effects.run(driver) {
+        if driver.pause_for_others().is_err() {
+            return;
+        }
+    }
+    IS_HOST_FUNCTION.set(true);
     match turn.call {
         HostCall::Function(function, data) => function(std::ptr::with_exposed_provenance_mut(data)),
         HostCall::Callback(function, stream, data) => {
             function(stream, 0, std::ptr::with_exposed_provenance_mut(data));
         }
     }
+    IS_HOST_FUNCTION.set(false);
     let Ok(_state) = driver.room(1) else {
         return;
     };
@@ -177,12 +210,15 @@ fn work() {
         };
         let bell = driver.page.completions_bell();
         let seen = bell.load(Ordering::Acquire);
-        driver.effects.run(driver);
-        let _rung = futex::wait(bell, futex::Flags::empty(), seen, None);
+        if driver.effects.run(driver) {
+            let _rung = futex::wait(bell, futex::Flags::empty(), seen, None);
+        } else if driver.pause_for_others().is_err() {
+            return;
+        }
     }
 }
 
-fn perform(driver: &Driver, effect: Effect, value: u64) {
+fn perform(driver: &Driver, effect: Effect) {
     match effect {
         Effect::Work(work) => perform_work(driver, &work),
         Effect::Graph(program) => {
@@ -191,7 +227,8 @@ fn perform(driver: &Driver, effect: Effect, value: u64) {
             }
         }
         Effect::SharedRecord(page) => page.record_done(),
-        Effect::SharedWait(page) => page.wait_done(value, driver),
+        // It is done: else its turn would not be.
+        Effect::SharedWait(_) => {}
         Effect::Free(address) => crate::pool::free_now(driver, address),
     }
 }
@@ -240,28 +277,18 @@ fn check(driver: &Driver, address: u64, bytes: u64, access: Access) -> Result<()
     Err(Fault { address })
 }
 
-/// Bytes of a side from its first to behind its last.
-fn reach(side: &Side, extent: &[u64; 3]) -> u64 {
-    if extent.contains(&0) {
-        return 0;
-    }
-    let rows = side.pitch.saturating_mul(extent[1] - 1);
-    let slices = side.slice.saturating_mul(extent[2] - 1);
-    slices.saturating_add(rows).saturating_add(extent[0])
-}
-
 fn run_copy(driver: &Driver, copy: &Copy) -> Result<(), Fault> {
     check(
         driver,
         copy.to.address,
-        reach(&copy.to, &copy.extent),
+        copy.to.reach(&copy.extent).unwrap_or(u64::MAX),
         Access::Write,
     )?;
     if copy.staged.is_none() {
         check(
             driver,
             copy.from.address,
-            reach(&copy.from, &copy.extent),
+            copy.from.reach(&copy.extent).unwrap_or(u64::MAX),
             Access::Read,
         )?;
     }
@@ -288,7 +315,7 @@ fn run_set(driver: &Driver, set: &Set) -> Result<(), Fault> {
     check(
         driver,
         set.to.address,
-        reach(&set.to, &[width, rows, 1]),
+        set.to.reach(&[width, rows, 1]).unwrap_or(u64::MAX),
         Access::Write,
     )?;
     let count = usize::try_from(elements).unwrap_or_default();

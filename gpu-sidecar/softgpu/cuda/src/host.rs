@@ -13,6 +13,8 @@ use crate::{context, graph};
 
 /// Pages of the system.
 const PAGE: u64 = 4096;
+/// Programs have addresses below this.
+const ADDRESSES: u64 = 1 << 57;
 /// Portable, mapped, write-combined.
 const ALLOC_FLAGS: u32 = 7;
 /// Portable, mapped, of a device, read-only.
@@ -92,6 +94,13 @@ pub(crate) fn register(at: *mut c_void, bytes: usize, flags: u32) -> Result {
     let mut state = driver.state();
     let context = driver.current(&state)?;
     let address = at.expose_provenance() as u64;
+    if address < PAGE
+        || address
+            .checked_add(bytes as u64)
+            .is_none_or(|end| end > ADDRESSES)
+    {
+        return Err(Error::INVALID_VALUE);
+    }
     if state.memory.is_touched(address, bytes as u64) {
         return Err(Error::HOST_MEMORY_ALREADY_REGISTERED);
     }

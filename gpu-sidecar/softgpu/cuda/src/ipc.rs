@@ -3,13 +3,10 @@
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::Span;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::thread::futex;
-use softgpu_wire::clock;
 use softgpu_wire::message::{Kind, Message};
 
 use crate::context;
@@ -191,9 +188,7 @@ pub(crate) fn close_memory(address: u64) -> Result {
 #[derive(Debug)]
 #[repr(C)]
 struct Words {
-    /// The low half is waited for.
     done: AtomicU64,
-    waiters: AtomicU32,
 }
 
 /// See [`Words`].
@@ -216,7 +211,7 @@ impl Drop for EventPage {
 
 impl EventPage {
     fn of(file: &OwnedFd) -> Result<Self> {
-        if fstat(file).map_err(|_| Error::UNKNOWN)?.st_size < 16 {
+        if fstat(file).map_err(|_| Error::UNKNOWN)?.st_size < 8 {
             return Err(Error::INVALID_VALUE);
         }
         // SAFETY: a new mapping, at a place that the kernel chooses, within the file, which is sealed.
@@ -243,26 +238,12 @@ impl EventPage {
 
     /// All that came before one more record is done.
     pub(crate) fn record_done(&self) {
-        let words = self.words();
-        words.done.fetch_add(1, Ordering::AcqRel);
-        words.waiters.fetch_add(1, Ordering::AcqRel);
-        let _woken = futex::wake(&words.waiters, futex::Flags::empty(), u32::MAX >> 1);
+        self.words().done.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Waits until so many records are done. A process that dies is counted on by the server.
-    pub(crate) fn wait_done(&self, records: u64, driver: &Driver) {
-        let words = self.words();
-        loop {
-            let seen = words.waiters.load(Ordering::Acquire);
-            if words.done.load(Ordering::Acquire) >= records {
-                return;
-            }
-            let timeout = clock::timespec(Span::from_millis(20));
-            let _woken = futex::wait(&words.waiters, futex::Flags::empty(), seen, Some(&timeout));
-            if driver.look().is_err() {
-                return;
-            }
-        }
+    /// Whether so many records are done. Of a process that dies the server says so.
+    pub(crate) fn is_done(&self, records: u64) -> bool {
+        self.words().done.load(Ordering::Acquire) >= records
     }
 }
 

@@ -236,10 +236,31 @@ impl Memory {
         self.regions.range(address..end).next().is_some() || self.find(address).is_some()
     }
 
+    /// Whether all of a stretch is memory that the device knows, whatever may be done with it.
+    pub(crate) fn covers(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else {
+            return false;
+        };
+        let mut next = address;
+        while next < end {
+            match self.find(next) {
+                Some((at, region)) if end <= at + region.asked => return true,
+                // What an allocation was rounded up to is not the program's.
+                Some((at, region)) if region.asked == region.bytes => next = at + region.bytes,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether an address is one of those that device memory can have.
+    pub(crate) fn is_device(&self, address: u64) -> bool {
+        self.vmm.is_reserved(address) || self.is_in_heap(address)
+    }
+
     /// Whether a copy may use a stretch of memory so. What is no device address is taken for memory of the host.
     pub(crate) fn may_copy(&self, address: u64, bytes: u64, access: Access) -> bool {
-        let is_device = |at| self.vmm.is_reserved(at) || self.is_in_heap(at);
-        let is_host = self.find(address).is_none() && !is_device(address) && address > 0xffff;
+        let is_host = self.find(address).is_none() && !self.is_device(address);
         is_host || self.may(address, bytes, access)
     }
 

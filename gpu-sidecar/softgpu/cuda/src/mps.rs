@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Mps {
     /// As long as it is open, the daemon counts this process among its clients.
-    connection: OwnedFd,
+    pub(crate) connection: OwnedFd,
     /// Its number at the server of the software GPU.
     pub(crate) server: u64,
     /// In hundredths; 0: none.

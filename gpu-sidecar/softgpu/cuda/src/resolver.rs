@@ -124,8 +124,10 @@ pub(crate) fn get_v2(
 ) -> Result {
     let found = resolve(name, out, version, flags, is_per_thread)?;
     status.put_if_wanted(found as u32);
-    // With somewhere to say why, a function that is not there is no error; an empty name is asked for as a trial.
-    if found == Status::Success || !status.is_null() {
+    // With somewhere to say why, a function that is not there is no error; nor is the empty name, by which a runtime tries
+    // whether there is a resolver at all.
+    let is_trial = name.get()?.is_empty();
+    if found == Status::Success || !status.is_null() || is_trial {
         return Ok(());
     }
     Err(Error::NOT_FOUND)

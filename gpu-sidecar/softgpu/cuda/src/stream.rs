@@ -201,11 +201,14 @@ fn is_empty(driver: &Driver, state: &State, stream: Handle<Stream>) -> bool {
     driver.page.stream_done(stream_slot(stream)) >= state.stream_submitted[stream.index()]
 }
 
+/// What is made room for before a call; a process with more streams than that puts the rest in as there is room.
+const ROOM_MAX: u64 = 512;
+
 /// The state with room for whatever one call may put into streams.
 pub(crate) fn room(driver: &Driver) -> Result<std::sync::MutexGuard<'_, State>> {
     // Before a command of the legacy stream, two for each other stream.
     let streams = driver.state().stream_submitted.len() as u64;
-    driver.room(2 * streams + 16)
+    driver.room((2 * streams + 16).min(ROOM_MAX))
 }
 
 /// The stream that a handle means.

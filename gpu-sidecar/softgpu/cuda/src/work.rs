@@ -92,9 +92,25 @@ pub(crate) enum Work {
     Nothing,
 }
 
+impl Side {
+    /// Bytes from the first to behind the last; `None`: more than there are addresses.
+    pub(crate) fn reach(&self, extent: &[u64; 3]) -> Option<u64> {
+        if extent.contains(&0) {
+            return Some(0);
+        }
+        let rows = self.pitch.checked_mul(extent[1] - 1)?;
+        let slices = self.slice.checked_mul(extent[2] - 1)?;
+        let bytes = slices.checked_add(rows)?.checked_add(extent[0])?;
+        self.address.checked_add(bytes).map(|_| bytes)
+    }
+}
+
 impl Copy {
+    /// How many there are; those that are more than can be counted are refused before.
     pub(crate) const fn bytes(&self) -> u64 {
-        self.extent[0] * self.extent[1] * self.extent[2]
+        self.extent[0]
+            .saturating_mul(self.extent[1])
+            .saturating_mul(self.extent[2])
     }
 }
 

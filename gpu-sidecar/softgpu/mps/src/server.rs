@@ -74,7 +74,7 @@ fn enter() -> Result<(OwnedFd, u64), ServerError> {
     let own = program.as_deref().and_then(|program| program.parent());
     let folder = place::folder(own).ok_or(ServerError::Folder)?;
     let server: PathBuf = own.ok_or(ServerError::Folder)?.join(place::SERVER);
-    let device = place::connect_or_start(&folder, &server)?;
+    let device = place::connect_or_start(&folder, &server, |_| {})?;
     let hello = Message::new(Kind::Hello, &[VERSION, Role::Mps as u64]);
     ask(&device, &hello.with_bytes(SERVER.as_bytes().to_vec()))?;
     let number = ask(&device, &Message::new(Kind::MpsServer, &[]))?.words[0];

@@ -9,7 +9,8 @@ use device::ledger::ProcessId;
 use device::machine::{EventId, StreamId};
 use device::op::Graph;
 use softgpu_wire::message::Role;
-use softgpu_wire::page::{CONTEXTS, Completion, Page, Shared};
+use softgpu_wire::page::{CONTEXTS, Completion, IN_FLIGHT, Page, Shared};
+use softgpu_wire::record::EventSlot;
 
 use crate::shared::SharedId;
 
@@ -41,8 +42,8 @@ pub(crate) struct Event {
     pub(crate) latest: u64,
     /// How often it was recorded.
     pub(crate) records: u64,
-    /// When its last record that has happened did.
-    pub(crate) happened: Time,
+    /// The number of the last record that has happened: an older one that happens later counts no more.
+    pub(crate) published: u64,
     pub(crate) shared: Option<SharedId>,
 }
 
@@ -115,6 +116,11 @@ impl Rings {
         }
     }
 
+    /// Whether the client takes no completions, which one of ours always does.
+    pub(crate) fn is_stuffed(&self) -> bool {
+        self.held_back.len() as u64 > 8 * IN_FLIGHT
+    }
+
     /// Tells what was held back.
     pub(crate) fn catch_up(&mut self) {
         while let Some(completion) = self.held_back.front() {
@@ -124,6 +130,18 @@ impl Rings {
             self.held_back.pop_front();
             self.has_news = true;
         }
+    }
+
+    /// A record of an event has happened: told, unless the event is another by now (`id`), or a later record has happened.
+    pub(crate) fn happen(&mut self, slot: u32, id: Option<EventId>, number: u64, at: Time) {
+        let Some(event) = self.events.get_mut(&slot) else {
+            return;
+        };
+        if id.is_some_and(|id| id != event.id) || number <= event.published {
+            return;
+        }
+        event.published = number;
+        self.page.set_event(EventSlot(slot), number, at);
     }
 
     /// Counts one more command of a stream as ended.

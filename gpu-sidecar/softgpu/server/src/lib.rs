@@ -33,6 +33,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use device::Span;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use softgpu_wire::config::Config;
 use softgpu_wire::{clock, place};
 
@@ -181,6 +182,13 @@ fn run(arguments: &Arguments) -> Result<(), (String, u8)> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Config::default(),
         Err(error) => return Err((format!("{}: {error}", path.display()), 2)),
     };
+    // A file for each client, and for each stretch of memory that is offered.
+    let files = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: files.maximum,
+        maximum: files.maximum,
+    };
+    let _raised = setrlimit(Resource::Nofile, all);
     if arguments.is_child {
         // It is no child of the program that asked for it, and no terminal's signals reach it.
         let _session = rustix::process::setsid();

@@ -18,6 +18,9 @@ pub(crate) const INVALID_VALUE: u32 = 1;
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`
 pub(crate) const UNAVAILABLE: u32 = 46;
 
+/// Stretches that are offered at once, at most: each is a file.
+const OFFERS_MAX: usize = 16_384;
+
 /// A stretch of memory, whoever holds it.
 #[derive(Debug)]
 struct Stretch {
@@ -268,6 +271,9 @@ impl Server {
             .find(|(_, offer)| offer.stretch == stretch && offer.offset == offset);
         if let Some((key, _)) = same {
             return Ok(*key);
+        }
+        if self.allocations.offers.len() >= OFFERS_MAX {
+            return Err(OUT_OF_MEMORY);
         }
         let key = new_key();
         let offer = Offer {

@@ -6,6 +6,7 @@ use softgpu_wire::message::{Kind, Message, ProcessLine};
 
 use crate::client::ClientId;
 use crate::server::Server;
+use crate::shared::new_key;
 
 /// `CUDA_ERROR_LAUNCH_FAILED`: what the neighbours of a fault see.
 const LAUNCH_FAILED: u32 = 719;
@@ -23,10 +24,22 @@ struct MpsServer {
 }
 
 /// See the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MpsServers {
     servers: BTreeMap<u32, MpsServer>,
     next: u32,
+}
+
+impl Default for MpsServers {
+    /// Numbers begin anywhere, so that a client that was let in by another software GPU's daemon is not taken for one of
+    /// ours.
+    fn default() -> Self {
+        let [random, _] = new_key();
+        Self {
+            servers: BTreeMap::new(),
+            next: u32::try_from(random >> 33).unwrap_or_default(),
+        }
+    }
 }
 
 impl MpsServers {

@@ -59,13 +59,13 @@ impl Server {
         let mut value = 0;
         match running.kind {
             RunningKind::Plain => {}
-            RunningKind::Record { event, number } => {
-                if let Ok(rings) = self.rings(id)
-                    && let Some(there) = rings.events.get_mut(&event)
-                {
-                    there.happened = at;
-                    let slot = softgpu_wire::record::EventSlot(event);
-                    rings.page.set_event(slot, number, at);
+            RunningKind::Record {
+                event,
+                id: record,
+                number,
+            } => {
+                if let Ok(rings) = self.rings(id) {
+                    rings.happen(event, Some(record), number, at);
                 }
             }
             RunningKind::SharedRecord { event, number } => self.shared_happened(event, number, at),
@@ -102,9 +102,8 @@ impl Server {
             return;
         };
         for running in dropped {
-            if let RunningKind::Record { event, number } = running.kind {
-                let slot = softgpu_wire::record::EventSlot(event);
-                rings.page.set_event(slot, number, now);
+            if let RunningKind::Record { event, id, number } = running.kind {
+                rings.happen(event, Some(id), number, now);
             }
             if let Some(token) = running.token {
                 rings.complete(Completion {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use device::ledger::ProcessId;
-use device::machine::{Done, Machine, MachineError};
+use device::machine::{Done, EventId, Machine, MachineError};
 use device::{Span, Time};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::io::Errno;
@@ -69,6 +69,7 @@ pub(crate) enum RunningKind {
     /// The record of an event: its place and number.
     Record {
         event: u32,
+        id: EventId,
         number: u64,
     },
     /// The record of an event of several processes: its number.

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 
 use device::Time;
 use device::machine::EventId;
-use softgpu_wire::record::EventSlot;
 
 use crate::client::{ClientId, Event};
 use crate::server::Server;
@@ -92,7 +91,7 @@ impl Server {
             id: machine_event,
             latest: 0,
             records: 0,
-            happened: Time::ZERO,
+            published: 0,
             shared: None,
         });
         let (latest, records, shared) = (event.latest, event.records, event.shared);
@@ -133,7 +132,7 @@ impl Server {
             id: machine_event,
             latest,
             records: 0,
-            happened: Time::ZERO,
+            published: 0,
             shared: Some(shared),
         };
         let before = rings.events.insert(slot, own);
@@ -167,7 +166,7 @@ impl Server {
             .map(|event| event.holders.clone());
         for (client, slot) in holders.unwrap_or_default() {
             if let Ok(rings) = self.rings(client) {
-                rings.page.set_event(EventSlot(slot), number, at);
+                rings.happen(slot, None, number, at);
                 rings.has_news = true;
             }
         }

@@ -88,7 +88,13 @@ impl Server {
             else {
                 return;
             };
-            if rings.in_flight() > IN_FLIGHT {
+            if rings.is_stuffed() {
+                self.statistics.nonsense += 1;
+                self.remove(id);
+                return;
+            }
+            // A client of ours stops at its own bound, but for what it cannot do without.
+            if rings.in_flight() > 2 * IN_FLIGHT {
                 return;
             }
             let record = match rings.page.pop(&mut rings.head) {
@@ -253,7 +259,7 @@ impl Server {
                 id: self.machine.event(),
                 latest: 0,
                 records: 0,
-                happened: Time::ZERO,
+                published: 0,
                 shared: None,
             };
             self.rings(id)?.events.insert(slot, event);
@@ -274,6 +280,7 @@ impl Server {
         let kind = match shared {
             None => RunningKind::Record {
                 event: slot,
+                id: machine_id,
                 number,
             },
             Some(shared) => RunningKind::SharedRecord {

@@ -27,7 +27,7 @@ pub const CONTEXTS: usize = 64;
 /// Threads of a client that wait at once without looking from time to time.
 pub const WAITS: usize = 64;
 
-const COMMAND_PLACES: usize = 8192;
+const COMMAND_PLACES: usize = 2048;
 const COMPLETION_PLACES: usize = 8192;
 const MAGIC: u64 = u64::from_le_bytes(*b"weirgpu\0");
 const VERSION: u64 = 1;
@@ -308,7 +308,7 @@ const fn place(count: u64, of: u64) -> usize {
     (count % of) as usize
 }
 
-/// The client's side. One thread at a time calls [`Page::push`] and [`Page::take_completion`].
+/// The client's side. One thread at a time calls [`Page::push`], and one [`Page::next_completion`].
 impl Page {
     /// Puts a command into the ring; `false`: it is full.
     pub fn push(&self, words: &[u64; WORDS]) -> bool {
@@ -346,9 +346,9 @@ impl Page {
         self.client.0.attention.fetch_add(1, Ordering::Release);
     }
 
-    /// The next completion.
+    /// The next completion; it stays the next until [`Page::completion_taken`].
     #[must_use]
-    pub fn take_completion(&self) -> Option<Completion> {
+    pub fn next_completion(&self) -> Option<Completion> {
         let head = self.completions_head.0.load(Ordering::Relaxed);
         if head == self.completions_tail.0.load(Ordering::Acquire) {
             return None;
@@ -359,8 +359,12 @@ impl Page {
             value: words.value.load(Ordering::Relaxed),
             turn: words.turn.load(Ordering::Relaxed),
         };
-        self.completions_head.0.store(head + 1, Ordering::Release);
         Some(completion)
+    }
+
+    /// The next completion has been seen to.
+    pub fn completion_taken(&self) {
+        self.completions_head.0.fetch_add(1, Ordering::Release);
     }
 
     /// Where the worker waits for completions: the word changes with each.
@@ -598,9 +602,10 @@ mod tests {
         }
         assert!(!server.complete(&mut tail, completion(0)));
         for token in 0..IN_FLIGHT {
-            assert_eq!(client.take_completion(), Some(completion(token)));
+            assert_eq!(client.next_completion(), Some(completion(token)));
+            client.completion_taken();
         }
-        assert_eq!(client.take_completion(), None);
+        assert_eq!(client.next_completion(), None);
     }
 
     #[test]

@@ -184,10 +184,15 @@ pub fn lock(folder: &Path, wait: bool) -> Result<Option<OwnedFd>, PlaceError> {
 }
 
 /// Connects to the server of a folder; where there is none, starts `program`, once for all that ask at the same time.
+/// `prepare` may change how it is started.
 ///
 /// # Errors
 /// There is none, and none can be started.
-pub fn connect_or_start(folder: &Path, program: &Path) -> Result<OwnedFd, PlaceError> {
+pub fn connect_or_start(
+    folder: &Path,
+    program: &Path,
+    prepare: impl Fn(&mut Command),
+) -> Result<OwnedFd, PlaceError> {
     let begin = Instant::now();
     loop {
         if let Some(socket) = connect_in(folder)? {
@@ -203,7 +208,7 @@ pub fn connect_or_start(folder: &Path, program: &Path) -> Result<OwnedFd, PlaceE
         match lock(folder, false)? {
             Some(lock) => {
                 drop(lock);
-                start(folder, program, begin)?;
+                start(folder, program, &prepare, begin)?;
             }
             None => clock::pause(LOOK_EVERY),
         }
@@ -212,25 +217,44 @@ pub fn connect_or_start(folder: &Path, program: &Path) -> Result<OwnedFd, PlaceE
 
 /// Starts a server and waits until it listens, or another does. Two who do so at once start two, of which one finds the
 /// lock taken and ends.
-fn start(folder: &Path, program: &Path, begin: Instant) -> Result<(), PlaceError> {
+fn start(
+    folder: &Path,
+    program: &Path,
+    prepare: &impl Fn(&mut Command),
+    begin: Instant,
+) -> Result<(), PlaceError> {
     let wrong = |error| PlaceError::Start {
         program: program.to_path_buf(),
         error,
     };
-    let mut child = Command::new(program)
+    // It outlives this process's folder.
+    let folder = &std::path::absolute(folder).map_err(wrong)?;
+    let mut command = Command::new(program);
+    command
         .arg("--folder")
         .arg(folder)
+        .current_dir("/")
         .arg("--detach")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         // What is meant for this program is not meant for the server.
-        .env_remove("LD_PRELOAD")
-        .spawn()
-        .map_err(wrong)?;
+        .env_remove("LD_PRELOAD");
+    prepare(&mut command);
+    let mut child = command.spawn().map_err(wrong)?;
     // What was started ends once the server listens, or has failed and said why; the server itself is its child.
     loop {
-        if let Some(status) = child.try_wait().map_err(wrong)? {
+        let status = match child.try_wait() {
+            // A program that ignores its children's ends, or waits for all of them itself: what counts is who listens.
+            Err(error) if error.raw_os_error() == Some(Errno::CHILD.raw_os_error()) => {
+                if connect_in(folder)?.is_some() {
+                    return Ok(());
+                }
+                None
+            }
+            status => status.map_err(wrong)?,
+        };
+        if let Some(status) = status {
             if status.success() {
                 return Ok(());
             }
@@ -279,13 +303,17 @@ mod tests {
     #[test]
     fn a_program_that_fails_or_is_not_there_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = connect_or_start(folder.path(), Path::new("/nonexistent/softgpu-server"));
+        let missing = connect_or_start(
+            folder.path(),
+            Path::new("/nonexistent/softgpu-server"),
+            |_| {},
+        );
         let error = missing.unwrap_err().to_string();
         assert!(
             error.contains("cannot start /nonexistent/softgpu-server"),
             "{error}"
         );
-        let failing = connect_or_start(folder.path(), Path::new("/bin/false"));
+        let failing = connect_or_start(folder.path(), Path::new("/bin/false"), |_| {});
         assert!(failing.unwrap_err().to_string().contains("ended at once"));
         let gone = connect_in(Path::new("/nonexistent")).unwrap_err();
         assert!(gone.to_string().starts_with("/nonexistent: "), "{gone}");
