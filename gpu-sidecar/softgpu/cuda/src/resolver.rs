@@ -87,6 +87,12 @@ fn resolve(
         return Err(Error::INVALID_VALUE);
     }
     let name = name.string()?;
+    if name.is_empty() {
+        // A runtime begins with the empty name, and takes what it gets for a resolver that works.
+        let own = export::table().get("cuGetProcAddress_v2");
+        out.put(own.ok_or(Error::NOT_FOUND)?.0.cast())?;
+        return Ok(Status::Success);
+    }
     let is_per_thread = match flags {
         LEGACY => false,
         PER_THREAD => true,
@@ -124,10 +130,8 @@ pub(crate) fn get_v2(
 ) -> Result {
     let found = resolve(name, out, version, flags, is_per_thread)?;
     status.put_if_wanted(found as u32);
-    // With somewhere to say why, a function that is not there is no error; nor is the empty name, by which a runtime tries
-    // whether there is a resolver at all.
-    let is_trial = name.get()?.is_empty();
-    if found == Status::Success || !status.is_null() || is_trial {
+    // With somewhere to say why, a function that is not there is no error.
+    if found == Status::Success || !status.is_null() {
         return Ok(());
     }
     Err(Error::NOT_FOUND)
