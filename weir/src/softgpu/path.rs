@@ -23,7 +23,7 @@ pub(super) struct Arguments {
     /// How many GPUs, 1 to 64 [default: 1, or as many as --mig has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     gpus: Option<u32>,
-    /// MIG slices, as TOML: for each GPU in order a table [[gpu]] with slices = ["3g.40gb", "4g.40gb"]; an empty list, or
+    /// MIG slices, as TOML: for each GPU in order a table `[[gpu]]` with `slices = ["3g.40gb", "4g.40gb"]`; an empty list, or
     /// no table, leaves a GPU whole
     #[arg(long, value_name = "FILE")]
     mig: Option<PathBuf>,
