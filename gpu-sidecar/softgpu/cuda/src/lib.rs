@@ -6,15 +6,15 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`driver`] | the connection, the lock, waiting |
-//! | [`state`], [`table`] | what a process has made, and the handles of it |
-//! | [`context`], [`stream`], [`event`] | the objects of the same names |
-//! | [`work`], [`effects`] | what a stream is told to do, and what that does to memory |
-//! | [`memory`], [`vmm`], [`host`], [`pool`], [`ipc`] | memory by all its ways |
-//! | [`copy`], [`launch`], [`module`], [`graph`] | copies, launches, code, graphs |
-//! | [`device`], [`visible`], [`mps`], [`checkpoint`] | what there is, what is seen of it, by which share, from outside |
-//! | [`export`], [`resolver`] | the names, and `cuGetProcAddress` |
-//! | [`error`], [`pointer`] | results and callers' pointers |
+//! | `driver` | the connection, the lock, waiting |
+//! | `state`, `table` | what a process has made, and the handles of it |
+//! | `context`, `stream`, `event` | the objects of the same names |
+//! | `work`, `effects` | what a stream is told to do, and what that does to memory |
+//! | `memory`, `vmm`, `host`, `pool`, `ipc` | memory by all its ways |
+//! | `copy`, `launch`, `module`, `graph` | copies, launches, code, graphs |
+//! | `device`, `visible`, `mps`, `checkpoint` | what there is, what is seen of it, by which share, from outside |
+//! | `export`, `resolver` | the names, and `cuGetProcAddress` |
+//! | `error`, `pointer` | results and callers' pointers |
 
 pub(crate) mod checkpoint;
 pub(crate) mod context;

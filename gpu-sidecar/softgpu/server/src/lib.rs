@@ -6,12 +6,12 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`server`] | the loop, and what belongs to whom |
-//! | [`client`] | a client's rings, streams and events |
-//! | [`submit`], [`publish`] | commands from rings into the timeline, and what has ended back |
-//! | [`request`] | what clients ask for over their sockets |
-//! | [`memory`], [`mps`], [`checkpoint`], [`shared`] | memory and its holders, MPS servers, checkpoints, events of several processes |
-//! | [`ledger`], [`statistics`] | what is written down |
+//! | `server` | the loop, and what belongs to whom |
+//! | `client` | a client's rings, streams and events |
+//! | `submit`, `publish` | commands from rings into the timeline, and what has ended back |
+//! | `request` | what clients ask for over their sockets |
+//! | `memory`, `mps`, `checkpoint`, `shared` | memory and its holders, MPS servers, checkpoints, events of several processes |
+//! | `ledger`, `statistics` | what is written down |
 #![forbid(unsafe_code)]
 
 mod checkpoint;
