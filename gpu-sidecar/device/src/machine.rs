@@ -46,11 +46,11 @@ pub struct ProcessSettings {
 
 /// A stream of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u32);
+pub struct StreamId(pub u64);
 
 /// An event, which streams record and wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventId(pub u32);
+pub struct EventId(pub u64);
 
 /// A command has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +109,8 @@ pub struct Machine {
     spare_counts: Vec<Vec<u32>>,
     next_command: u64,
     next_process: u32,
-    next_stream: u32,
-    next_event: u32,
+    next_stream: u64,
+    next_event: u64,
 }
 
 impl Machine {

@@ -87,6 +87,11 @@ fn faults() {
 }
 
 #[test]
+fn rate() {
+    runs("rate", &["--rate", "2000", "--seconds", "1"]);
+}
+
+#[test]
 fn overhead() {
     runs("overhead", &["--launches", "5000", "--kernels", "200"]);
 }

@@ -22,7 +22,7 @@ fn step(pid: i32, step: CheckpointStep, timeout_ms: u32) -> Result<u64> {
     }
     let words = [pid, step as u64, u64::from(timeout_ms)];
     Ok(driver
-        .request(&Message::new(Kind::Checkpoint, &words))?
+        .request_apart(&Message::new(Kind::Checkpoint, &words))?
         .words[0])
 }
 

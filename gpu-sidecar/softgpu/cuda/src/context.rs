@@ -31,8 +31,6 @@ pub(crate) struct Context {
     /// Devices whose plain memory may be used here.
     pub(crate) peers: Vec<usize>,
     pub(crate) limits: [u64; 8],
-    /// Whether `SM_COUNT` affinity was asked for at its creation.
-    pub(crate) affinity: Option<u32>,
 }
 
 impl Kind for Context {
@@ -124,7 +122,6 @@ impl Driver {
             id,
             peers: Vec::new(),
             limits: [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0],
-            affinity,
         };
         let Some(handle) = state.contexts.insert(context) else {
             drop(state);
@@ -144,6 +141,7 @@ impl Driver {
         let Some(context) = state.contexts.remove(handle) else {
             return Err(Error::INVALID_CONTEXT);
         };
+        graph::forget_context(self, &mut state, handle);
         stream::forget_context(self, &mut state, handle);
         crate::memory::forget_context(self, &mut state, handle);
         for event in state.events.handles(|event| event.context == handle) {
@@ -385,8 +383,6 @@ pub(crate) fn get_affinity(out: Out<AffinityParameter>, kind: u32) -> Result {
     let state = driver.state();
     let context = driver.current(&state)?;
     let context = state.contexts.get(context).ok_or(Error::INVALID_CONTEXT)?;
-    // Without affinity or a percentage, all there are.
-    let _asked = context.affinity;
     out.put(AffinityParameter {
         kind,
         sms: context.sms,

@@ -51,6 +51,7 @@ pub(crate) struct Device {
 
 /// See the [module](self).
 pub(crate) struct Driver {
+    folder: PathBuf,
     pub(crate) config: Config,
     pub(crate) devices: Vec<Device>,
     pub(crate) page: Shared<Page>,
@@ -193,14 +194,24 @@ impl Driver {
         let own = own_folder();
         let folder = place::folder(own.as_deref()).ok_or(Error::SYSTEM_NOT_READY)?;
         let program = own.unwrap_or_else(|| folder.clone()).join(place::SERVER);
-        let socket = place::connect_or_start(&folder, &program, prepare).map_err(|error| {
-            complain(&format!("no server: {error}"));
-            Error::SYSTEM_NOT_READY
-        })?;
         let hello = Message::new(Kind::Hello, &[VERSION, Role::Cuda as u64])
             .with_bytes(name_of_this_program());
-        let mut answer =
-            ask(&socket, &hello).map_err(|refused| refused.unwrap_or(Error::SYSTEM_NOT_READY))?;
+        let connect = || {
+            place::connect_or_start(&folder, &program, prepare).map_err(|error| {
+                complain(&format!("no server: {error}"));
+                Error::SYSTEM_NOT_READY
+            })
+        };
+        let mut socket = connect()?;
+        let mut answer = match ask(&socket, &hello) {
+            // It was about to end, since nobody used it.
+            Err(None) => {
+                socket = connect()?;
+                ask(&socket, &hello)
+            }
+            answer => answer,
+        }
+        .map_err(|refused| refused.unwrap_or(Error::SYSTEM_NOT_READY))?;
         let config = String::from_utf8(std::mem::take(&mut answer.bytes))
             .ok()
             .and_then(|text| Config::parse(&text).ok())
@@ -237,6 +248,7 @@ impl Driver {
         let mps = mps::enter()?;
         let state = State::new(devices.len());
         Ok(Self {
+            folder,
             config,
             devices,
             page,
@@ -267,6 +279,17 @@ impl Driver {
         })
     }
 
+    /// Asks for something that may take long, over a connection of its own, so that nobody else has to wait for the answer.
+    pub(crate) fn request_apart(&self, message: &Message) -> Result<Message> {
+        let socket = place::connect_in(&self.folder).ok().flatten();
+        let socket = socket.ok_or(Error::DEVICE_UNAVAILABLE)?;
+        let hello = Message::new(Kind::Hello, &[VERSION, Role::Observer as u64])
+            .with_bytes(name_of_this_program());
+        let gone = |refused: Option<Error>| refused.unwrap_or(Error::DEVICE_UNAVAILABLE);
+        ask(&socket, &hello).map_err(gone)?;
+        ask(&socket, message).map_err(gone)
+    }
+
     /// From now on every call comes to this.
     pub(crate) fn lose(&self, error: Error) {
         let _first = self
@@ -276,6 +299,8 @@ impl Driver {
 
     /// The state, with room for as many commands; waits for it.
     pub(crate) fn room(&self, commands: u64) -> Result<MutexGuard<'_, State>> {
+        // More than a part of the ring cannot be waited for; what is beyond it is put in as there is room.
+        let commands = commands.min(softgpu_wire::page::COMMANDS / 2);
         self.wait_unlocked()?;
         if self.unlooked.fetch_add(1, Ordering::Relaxed) % 1024 == 1023 {
             self.look()?;

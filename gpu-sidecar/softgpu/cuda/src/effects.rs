@@ -2,15 +2,14 @@
 //! them goes on. Whoever waits does it himself; what nobody waits for is done by a thread of its own.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::thread::futex;
 use softgpu_wire::clock;
 use softgpu_wire::message::{Kind, Message};
-use softgpu_wire::page::{DROPPED, IN_FLIGHT};
+use softgpu_wire::page::DROPPED;
 use softgpu_wire::record::{Command, StreamSlot};
 
 use crate::driver::{Driver, driver};
@@ -18,11 +17,8 @@ use crate::error::Error;
 use crate::graph::Program;
 use crate::ipc::EventPage;
 use crate::memory::Access;
-use crate::pointer::{place, size};
+use crate::pointer::place;
 use crate::work::{Copy, HostCall, Set, Work};
-
-/// Functions of the host that have their turn at once, at most.
-const CALLS: usize = size(IN_FLIGHT);
 
 /// What is to be done when a command has ended.
 pub(crate) enum Effect {
@@ -40,8 +36,33 @@ pub(crate) enum Effect {
 /// A function of the host whose turn has come.
 struct Turn {
     call: HostCall,
-    command: u64,
-    node: u32,
+    /// What a callback is told; 0: all is well.
+    status: u32,
+    /// The command and node that end with it; none, where they were dropped.
+    ends: Option<(u64, u32)>,
+}
+
+/// Functions of the host in the order of their turns: at most as many as commands, and nodes of graphs, can be under way.
+#[derive(Default)]
+struct Calls {
+    waiting: Mutex<VecDeque<Turn>>,
+    has_come: Condvar,
+}
+
+impl Calls {
+    /// Waits for the next.
+    fn next(&self) -> Turn {
+        let mut waiting = locked(&self.waiting);
+        loop {
+            if let Some(turn) = waiting.pop_front() {
+                return turn;
+            }
+            waiting = self
+                .has_come
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 /// See the [module](self).
@@ -52,7 +73,7 @@ pub(crate) struct Effects {
     /// Held while effects are taken from the ring and done: their order is the ring's.
     running: Mutex<()>,
     has_worker: AtomicBool,
-    calls: OnceLock<SyncSender<Turn>>,
+    calls: OnceLock<Arc<Calls>>,
     /// How many there have been, and how many of them have been done.
     added: AtomicU64,
     done: AtomicU64,
@@ -110,7 +131,9 @@ impl Effects {
             }
             driver.page.completion_taken();
             if completion.turn == DROPPED {
-                if locked(&self.pending).remove(&completion.token).is_some() {
+                let dropped = locked(&self.pending).remove(&completion.token);
+                if let Some(effect) = dropped {
+                    self.drop_effect(driver, effect);
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }
                 continue;
@@ -126,6 +149,21 @@ impl Effects {
             self.done.fetch_add(1, Ordering::Relaxed);
         }
         true
+    }
+
+    /// A command was dropped, as after an error. What others rely on happens all the same.
+    fn drop_effect(&self, driver: &Driver, effect: Effect) {
+        match effect {
+            Effect::SharedRecord(page) => page.record_done(),
+            Effect::Free(address) => crate::pool::free_now(driver, address),
+            // A callback is called with the error; a function is not called at all.
+            Effect::Work(Work::Host(call @ HostCall::Callback(..))) => self.hand_over(Turn {
+                call,
+                status: Error::LAUNCH_FAILED.0,
+                ends: None,
+            }),
+            Effect::Work(_) | Effect::Graph(_) | Effect::SharedWait(_) => {}
+        }
     }
 
     /// Hands a function of the host to the thread that calls them.
@@ -146,21 +184,26 @@ impl Effects {
         {
             perform_work(driver, work);
         }
+        self.hand_over(Turn {
+            call,
+            status: 0,
+            ends: Some((command, node)),
+        });
+    }
+
+    fn hand_over(&self, turn: Turn) {
         let calls = self.calls.get_or_init(|| {
-            // As many as there can be commands that have not ended: sending never waits.
-            let (sender, receiver) = sync_channel::<Turn>(CALLS);
+            let calls = Arc::new(Calls::default());
+            let theirs = Arc::clone(&calls);
             start("softgpu-callbacks", move || {
-                for turn in receiver {
-                    call_now(&turn);
+                loop {
+                    call_now(&theirs.next());
                 }
             });
-            sender
+            calls
         });
-        let _sent = calls.send(Turn {
-            call,
-            command,
-            node,
-        });
+        locked(&calls.waiting).push_back(turn);
+        calls.has_come.notify_one();
     }
 }
 
@@ -187,18 +230,22 @@ fn call_now(turn: &Turn) {
     match turn.call {
         HostCall::Function(function, data) => function(std::ptr::with_exposed_provenance_mut(data)),
         HostCall::Callback(function, stream, data) => {
-            function(stream, 0, std::ptr::with_exposed_provenance_mut(data));
+            function(
+                stream,
+                turn.status,
+                std::ptr::with_exposed_provenance_mut(data),
+            );
         }
     }
     IS_HOST_FUNCTION.set(false);
-    let Ok(_state) = driver.room(1) else {
+    let Some((command, node)) = turn.ends else {
         return;
     };
-    let command = Command::HostDone {
-        command: turn.command,
-        node: turn.node,
-    };
-    driver.put(clock::now(), StreamSlot(0), None, command);
+    // Not held up by what holds up other commands: a checkpoint, or a full ring, may wait for this one.
+    let state = driver.state();
+    let done = Command::HostDone { command, node };
+    driver.put(clock::now(), StreamSlot(0), None, done);
+    drop(state);
     driver.nudge();
 }
 

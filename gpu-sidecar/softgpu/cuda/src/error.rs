@@ -49,6 +49,7 @@ impl Error {
     pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Self = Self(712);
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: Self = Self(713);
+    pub(crate) const LAUNCH_FAILED: Self = Self(719);
     pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: Self = Self(720);
     pub(crate) const NOT_PERMITTED: Self = Self(800);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);

@@ -55,8 +55,12 @@ pub(crate) enum What {
         context: Handle<Context>,
         allocation: u64,
     },
-    /// Memory of a pool.
-    Pooled { pool: u64, charge: u64 },
+    /// Memory of a pool; `is_freed`: a stream has been told to give it back.
+    Pooled {
+        pool: u64,
+        charge: u64,
+        is_freed: bool,
+    },
 }
 
 /// A stretch of addresses.
@@ -364,6 +368,7 @@ pub(crate) fn allocate(
     }
     if asked >= granule / 2 {
         let bytes = asked.next_multiple_of(granule);
+        state.memory.heap(driver, device)?;
         let charge = charge(driver, device, bytes)?;
         let heap = state.memory.heap(driver, device)?;
         let Some(at) = take_first(&mut heap.free, bytes) else {

@@ -181,6 +181,7 @@ fn allocate(
         what: What::Pooled {
             pool: pool.raw(),
             charge: kept.charge,
+            is_freed: false,
         },
         id,
         sync_memops: false,
@@ -222,8 +223,10 @@ pub(crate) fn free(address: u64, stream: Handle<Stream>, default: Default) -> Re
         graph::invalidate(&mut state, stream);
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    match state.memory.at(address).map(|region| &region.what) {
-        Some(What::Pooled { .. }) => {
+    match state.memory.at_mut(address).map(|region| &mut region.what) {
+        Some(What::Pooled { is_freed: true, .. }) => Err(Error::INVALID_VALUE),
+        Some(What::Pooled { is_freed, .. }) => {
+            *is_freed = true;
             stream::order(driver, &mut state, stream)?;
             let effect = Effect::Free(address);
             stream::submit(driver, &mut state, stream, Command::Nothing, Some(effect));
@@ -248,7 +251,7 @@ pub(crate) fn free_now(driver: &Driver, address: u64) {
     let Some(region) = state.memory.remove(address) else {
         return;
     };
-    let What::Pooled { pool, charge } = region.what else {
+    let What::Pooled { pool, charge, .. } = region.what else {
         return;
     };
     let handle = Handle::<Pool>::from_raw(pool);

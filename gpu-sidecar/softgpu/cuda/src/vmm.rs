@@ -387,21 +387,25 @@ pub(crate) fn set_access(
         return Err(Error::INVALID_VALUE);
     }
     let list = list.list(count)?;
+    // No effect works on what is taken away now.
+    let _paused = driver.effects.pause();
     let mut state = driver.state();
     let found = state
         .memory
         .filling(at, bytes as u64)
         .ok_or(Error::INVALID_VALUE)?;
-    for description in list {
+    // All is looked at before anything is changed.
+    let mut rights = (false, false);
+    for description in &list {
         let device = device_of(driver, description.location)?;
-        let (can_read, can_write) = match description.flags {
+        rights = match description.flags {
             0 => (false, false),
             1 => (true, false),
             3 => (true, true),
             _ => return Err(Error::INVALID_VALUE),
         };
         for &at in &found {
-            let Some(region) = state.memory.at_mut(at) else {
+            let Some(region) = state.memory.at(at) else {
                 continue;
             };
             if device != region.device
@@ -409,23 +413,30 @@ pub(crate) fn set_access(
             {
                 return Err(Error::PEER_ACCESS_UNSUPPORTED);
             }
-            let bytes = region.bytes;
-            let What::Mapped {
-                can_read: reads,
-                can_write: writes,
-                ..
-            } = &mut region.what
-            else {
+            if !matches!(region.what, What::Mapped { .. }) {
                 return Err(Error::INVALID_VALUE);
-            };
-            // Access of another device is access of this one: a process has one map of addresses.
-            (*reads, *writes) = (can_read, can_write);
-            let mut flags = MprotectFlags::empty();
-            flags.set(MprotectFlags::READ, can_read);
-            flags.set(MprotectFlags::WRITE, can_write);
-            // SAFETY: our own mapping.
-            let changed = unsafe { mprotect(place(at), length(bytes)?, flags) };
-            changed.map_err(|_| Error::OPERATING_SYSTEM)?;
+            }
+        }
+    }
+    // Access of another device is access of this one: a process has one map of addresses. The last one counts.
+    let (may_read, may_write) = rights;
+    let mut flags = MprotectFlags::empty();
+    flags.set(MprotectFlags::READ, may_read);
+    flags.set(MprotectFlags::WRITE, may_write);
+    for at in found {
+        let Some(region) = state.memory.at_mut(at) else {
+            continue;
+        };
+        // SAFETY: our own mapping, on which no effect works now.
+        let changed = unsafe { mprotect(place(at), length(region.bytes)?, flags) };
+        changed.map_err(|_| Error::OPERATING_SYSTEM)?;
+        if let What::Mapped {
+            can_read,
+            can_write,
+            ..
+        } = &mut region.what
+        {
+            (*can_read, *can_write) = rights;
         }
     }
     Ok(())
@@ -497,9 +508,10 @@ pub(crate) fn import(out: Out<u64>, os_handle: *mut c_void, kind: u32) -> Result
         crate::memory::discharge(driver, charge)?;
         return Err(Error::INVALID_DEVICE);
     };
-    let file = file
-        .try_clone_to_owned()
-        .map_err(|_| Error::OPERATING_SYSTEM)?;
+    let Ok(file) = file.try_clone_to_owned() else {
+        crate::memory::discharge(driver, charge)?;
+        return Err(Error::OPERATING_SYSTEM);
+    };
     let mut state = driver.state();
     let physical = Physical {
         file: high(file)?,

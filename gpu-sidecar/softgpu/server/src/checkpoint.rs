@@ -60,7 +60,8 @@ impl Server {
             return refuse(INVALID_VALUE);
         };
         // A process that stops itself would never answer.
-        if target == asker && step != CheckpointStep::State {
+        let own = self.clients.get(&asker).map(|client| client.pid);
+        if own == Some(pid) && step != CheckpointStep::State {
             return refuse(INVALID_VALUE);
         }
         if self
@@ -126,14 +127,32 @@ impl Server {
         }
     }
 
+    /// A client is gone: whom it had stopped, and was about to, goes on.
+    pub(crate) fn end_checkpoints_of(&mut self, id: ClientId) {
+        let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.checkpoints)
+            .into_iter()
+            .partition(|pending| pending.asker == id || pending.target == id);
+        self.checkpoints = left;
+        for pending in gone {
+            if pending.step == CheckpointStep::Lock {
+                self.set_locked(pending.target, false);
+            }
+        }
+    }
+
     /// Does what can be done of all steps.
     pub(crate) fn go_on_with_checkpoints(&mut self) {
-        let mut at = 0;
-        while let Some(pending) = self.checkpoints.get(at).copied() {
+        // Any of them may end another, with the client it was for.
+        for pending in self.checkpoints.clone() {
+            let is_it =
+                |other: &Pending| other.asker == pending.asker && other.target == pending.target;
+            let Some(at) = self.checkpoints.iter().position(is_it) else {
+                continue;
+            };
             match self.go_on_with(at, pending) {
-                None => at += 1,
+                None => {}
                 Some(result) => {
-                    self.checkpoints.remove(at);
+                    self.checkpoints.retain(|other| !is_it(other));
                     let answer = match result {
                         Ok(state) => {
                             self.set_state(pending.target, state);

@@ -73,6 +73,7 @@ impl LedgerFile {
 
     fn write(&mut self, is_there: impl Fn(u32) -> bool) -> std::io::Result<()> {
         self.since = None;
+        self.processes.retain(|process, _| is_there(*process));
         if self.is_broken {
             self.buffer.clear();
             return Ok(());
@@ -80,7 +81,6 @@ impl LedgerFile {
         self.file.write_all(&self.buffer)?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
-        self.processes.retain(|process, _| is_there(*process));
         if self.written < self.bound {
             return Ok(());
         }
@@ -129,17 +129,12 @@ fn line(entry: &Entry) -> Line {
 
 impl Server {
     /// Takes what the timeline has written down, and writes it to the file when it is time.
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "a ledger that cannot be written is no reason to stop, but a new error might be"
-    )]
-    pub(crate) fn ledger_tick(&mut self) -> Result<(), ServerError> {
+    pub(crate) fn ledger_tick(&mut self) {
         self.take_ledger(false);
         let is_due = self.ledger.due().is_some_and(|due| due <= clock::now());
         if is_due || self.ledger.buffer.len() >= BUFFER {
             self.write_ledger();
         }
-        Ok(())
     }
 
     /// Takes what the timeline has written down; with `flush` up to now.

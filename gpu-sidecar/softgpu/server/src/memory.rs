@@ -28,6 +28,8 @@ struct Stretch {
     bytes: u64,
     /// By whose account it goes.
     charged: ClientId,
+    /// It is in that account: an heir's limit may have been in the way.
+    is_charged: bool,
     /// Who holds it, and how often.
     holders: Vec<ClientId>,
     /// The device and inode of its file, where others can import it.
@@ -134,6 +136,7 @@ impl Server {
             unit,
             bytes,
             charged: id,
+            is_charged: true,
             holders: vec![id],
             file,
         };
@@ -169,6 +172,7 @@ impl Server {
             stretch.holders.swap_remove(at);
         }
         let (unit, bytes, charged) = (stretch.unit, stretch.bytes, stretch.charged);
+        let is_charged = stretch.is_charged;
         let is_held = stretch.holders.contains(&charged);
         let heir = stretch.holders.first().copied();
         if is_held {
@@ -179,19 +183,30 @@ impl Server {
             .clients
             .get(&charged)
             .and_then(|client| client.processes.get(&unit));
-        if let Some(process) = process {
+        if let Some(process) = process.filter(|_| is_charged) {
             let _freed = self.machine.free(process.id, bytes);
         }
         let Some(heir) = heir else {
             self.forget(held.stretch);
             return;
         };
-        if let Some(stretch) = self.allocations.stretches.get_mut(&held.stretch) {
-            stretch.charged = heir;
-        }
+        self.inherit(held.stretch, heir, unit, bytes);
+    }
+
+    /// A stretch goes by another's account. It was charged a moment ago: there is room, but perhaps not within the heir's limit. It
+    /// holds it all the same.
+    fn inherit(&mut self, number: u64, heir: ClientId, unit: u32, bytes: u64) {
         let moved = self.process_on(heir, unit).ok();
-        // It was charged a moment ago: there is room, but perhaps not within the heir's limit. It holds it all the same.
-        let _charged = moved.map(|process| self.machine.allocate(process, bytes));
+        let is_charged = moved.is_some_and(|process| self.machine.allocate(process, bytes).is_ok());
+        if let Some(stretch) = self.allocations.stretches.get_mut(&number) {
+            (stretch.charged, stretch.is_charged) = (heir, is_charged);
+        }
+    }
+
+    /// Whether memory of a unit is charged to a client.
+    pub(crate) fn holds_memory(&self, id: ClientId, unit: u32) -> bool {
+        let mut stretches = self.allocations.stretches.values();
+        stretches.any(|stretch| stretch.charged == id && stretch.unit == unit)
     }
 
     fn forget(&mut self, number: u64) {
@@ -223,10 +238,8 @@ impl Server {
             match stretch.holders.first().copied() {
                 None => self.forget(number),
                 Some(heir) => {
-                    stretch.charged = heir;
                     let (unit, bytes) = (stretch.unit, stretch.bytes);
-                    let moved = self.process_on(heir, unit).ok();
-                    let _charged = moved.map(|process| self.machine.allocate(process, bytes));
+                    self.inherit(number, heir, unit, bytes);
                 }
             }
         }
@@ -327,7 +340,7 @@ impl Server {
             .allocations
             .stretches
             .values()
-            .filter(|stretch| stretch.charged == id && stretch.unit == unit)
+            .filter(|stretch| stretch.charged == id && stretch.unit == unit && stretch.is_charged)
             .map(|stretch| stretch.bytes)
             .sum();
         self.machine.dismiss(before.id);

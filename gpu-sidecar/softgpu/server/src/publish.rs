@@ -1,5 +1,6 @@
 //! What has ended, from the timeline back to the clients.
 
+use device::machine::EventId;
 use device::{Span, Time};
 use rustix::thread::futex;
 use softgpu_wire::clock;
@@ -63,11 +64,7 @@ impl Server {
                 event,
                 id: record,
                 number,
-            } => {
-                if let Ok(rings) = self.rings(id) {
-                    rings.happen(event, Some(record), number, at);
-                }
-            }
+            } => self.happened(id, event, record, number, at),
             RunningKind::SharedRecord { event, number } => self.shared_happened(event, number, at),
             RunningKind::SharedWait { records } => value = records,
             RunningKind::Checkpoint => {
@@ -90,6 +87,22 @@ impl Server {
         rings.publish(running.slot);
     }
 
+    /// A record of an event of a client has happened; the event may be one of several processes by now.
+    fn happened(&mut self, id: ClientId, slot: u32, record: EventId, number: u64, at: Time) {
+        let Ok(rings) = self.rings(id) else {
+            return;
+        };
+        let shared = rings
+            .events
+            .get(&slot)
+            .filter(|event| event.id == record)
+            .and_then(|event| event.shared);
+        match shared {
+            Some(shared) => self.shared_happened(shared, number, at),
+            None => rings.happen(slot, Some(record), number, at),
+        }
+    }
+
     /// What a context had put into its streams is not going to end by itself: it counts as ended.
     pub(crate) fn drop_commands(&mut self, id: ClientId, is_meant: impl Fn(u32) -> bool) {
         let now = self.machine.now();
@@ -98,13 +111,21 @@ impl Server {
             .extract_if(|_, running| running.client == id && is_meant(running.context))
             .map(|(_, running)| running)
             .collect();
-        let Ok(rings) = self.rings(id) else {
-            return;
-        };
         for running in dropped {
-            if let RunningKind::Record { event, id, number } = running.kind {
-                rings.happen(event, Some(id), number, now);
+            match running.kind {
+                RunningKind::Record {
+                    event,
+                    id: record,
+                    number,
+                } => self.happened(id, event, record, number, now),
+                RunningKind::SharedRecord { event, number } => {
+                    self.shared_happened(event, number, now)
+                }
+                RunningKind::Plain | RunningKind::SharedWait { .. } | RunningKind::Checkpoint => {}
             }
+            let Ok(rings) = self.rings(id) else {
+                return;
+            };
             if let Some(token) = running.token {
                 rings.complete(Completion {
                     token: token.0,
@@ -115,7 +136,6 @@ impl Server {
             rings.retire(running.slot, now);
             rings.publish(running.slot);
         }
-        rings.has_news = true;
     }
 
     /// Wakes whoever waits for what is there now.

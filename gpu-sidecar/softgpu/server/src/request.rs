@@ -238,12 +238,9 @@ impl Server {
             Kind::Unsupported => {
                 let name = String::from_utf8_lossy(&message.bytes);
                 let is_name = name.len() < 100 && name.starts_with("cu");
-                if is_name && self.statistics.unsupported.len() < 2_000 {
-                    *self
-                        .statistics
-                        .unsupported
-                        .entry(name.into_owned())
-                        .or_default() += 1;
+                let unsupported = &mut self.statistics.unsupported;
+                if is_name && (unsupported.len() < 2_000 || unsupported.contains_key(&*name)) {
+                    *unsupported.entry(name.into_owned()).or_default() += 1;
                 }
                 done(kind, &[])
             }
@@ -361,8 +358,11 @@ impl Server {
         if process.contexts > 0 {
             return Ok(());
         }
-        if client.allocations.is_empty() {
-            let process = process.id;
+        let process = process.id;
+        if !self.holds_memory(id, context.unit) {
+            let Some(client) = self.clients.get_mut(&id) else {
+                return Ok(());
+            };
             client.processes.remove(&context.unit);
             self.machine.dismiss(process);
             self.owners.remove(&process);

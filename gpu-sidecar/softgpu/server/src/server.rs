@@ -111,6 +111,8 @@ pub(crate) struct Server {
     listener: OwnedFd,
     epoll: OwnedFd,
     next_client: u64,
+    /// New clients are let in.
+    is_listening: bool,
     stays: bool,
     alone_since: Time,
     _lock: OwnedFd,
@@ -169,6 +171,7 @@ impl Server {
             listener,
             epoll,
             next_client: 0,
+            is_listening: true,
             stays,
             alone_since: clock::now(),
             _lock: lock,
@@ -193,7 +196,7 @@ impl Server {
             self.go_on_to(horizon);
             self.publish_all();
             self.go_on_with_checkpoints();
-            self.ledger_tick()?;
+            self.ledger_tick();
             let wake = self.wake_at();
             if !self.stays
                 && self.clients.is_empty()
@@ -273,11 +276,22 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while self.clients.len() < CLIENTS_MAX {
-            let Ok(socket) =
-                accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-            else {
+        loop {
+            if self.clients.len() >= CLIENTS_MAX {
+                self.stop_listening();
                 return;
+            }
+            let accepted =
+                accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+            let socket = match accepted {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                // No file is left for it.
+                Err(_) => {
+                    self.stop_listening();
+                    return;
+                }
             };
             let pid = rustix::net::sockopt::socket_peercred(&socket)
                 .map_or(0, |credentials| credentials.pid.as_raw_nonzero().get());
@@ -300,6 +314,22 @@ impl Server {
                 checkpoint: crate::checkpoint::State::default(),
             };
             self.clients.insert(id, client);
+        }
+    }
+
+    /// Who wants to come waits until somebody goes.
+    fn stop_listening(&mut self) {
+        if std::mem::replace(&mut self.is_listening, false) {
+            let _deleted = epoll::delete(&self.epoll, &self.listener);
+        }
+    }
+
+    fn listen_again(&mut self) {
+        let data = epoll::EventData::new_u64(LISTENER);
+        if !self.is_listening
+            && epoll::add(&self.epoll, &self.listener, data, epoll::EventFlags::IN).is_ok()
+        {
+            self.is_listening = true;
         }
     }
 
@@ -326,8 +356,9 @@ impl Server {
             self.end_mps_server(server);
         }
         self.mps.left(id);
-        self.checkpoints
-            .retain(|pending| pending.asker != id && pending.target != id);
+        self.end_checkpoints_of(id);
+        drop(client);
+        self.listen_again();
         self.alone_since = clock::now();
         self.statistics.has_news = true;
     }

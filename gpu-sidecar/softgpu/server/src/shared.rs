@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use device::Time;
 use device::machine::EventId;
 
+use softgpu_wire::record::EventSlot;
+
 use crate::client::{ClientId, Event};
 use crate::server::Server;
 
@@ -23,6 +25,8 @@ struct SharedEvent {
     latest: u64,
     /// How often it was recorded.
     records: u64,
+    /// The number of its last record that has happened, and when.
+    happened: (u64, Time),
     /// Who has it, at which place.
     holders: Vec<(ClientId, u32)>,
 }
@@ -95,12 +99,18 @@ impl Server {
             shared: None,
         });
         let (latest, records, shared) = (event.latest, event.records, event.shared);
+        let happened = (event.published, Time::ZERO);
         if let Some(shared) = shared {
             return self.shared.events.get(&shared).map(|event| event.key);
         }
         self.shared.next += 1;
         let shared = SharedId(self.shared.next);
-        self.rings(id).ok()?.events.get_mut(&slot)?.shared = Some(shared);
+        let rings = self.rings(id).ok()?;
+        rings.events.get_mut(&slot)?.shared = Some(shared);
+        // From now on records are counted from here, whatever another event at this place has left.
+        rings
+            .page
+            .set_event(EventSlot(slot), happened.0, happened.1);
         let key = new_key();
         let event = SharedEvent {
             id: machine_event,
@@ -108,6 +118,7 @@ impl Server {
             key,
             latest,
             records,
+            happened,
             holders: vec![(id, slot)],
         };
         self.shared.events.insert(shared, event);
@@ -125,16 +136,20 @@ impl Server {
         let shared = *self.shared.by_key.get(&key)?;
         let event = self.shared.events.get_mut(&shared)?;
         let page = event.page.try_clone().ok()?;
-        let (machine_event, latest) = (event.id, event.latest);
+        let (machine_event, latest, happened) = (event.id, event.latest, event.happened);
         event.holders.push((id, slot));
         let rings = self.rings(id).ok()?;
         let own = Event {
             id: machine_event,
             latest,
             records: 0,
-            published: 0,
+            published: happened.0,
             shared: Some(shared),
         };
+        // What has happened before is not told again.
+        rings
+            .page
+            .set_event(EventSlot(slot), happened.0, happened.1);
         let before = rings.events.insert(slot, own);
         if let Some(before) = before.filter(|before| before.shared.is_none()) {
             self.machine.destroy_event(before.id);
@@ -159,12 +174,13 @@ impl Server {
 
     /// A record of it has happened.
     pub(crate) fn shared_happened(&mut self, id: SharedId, number: u64, at: Time) {
-        let holders = self
-            .shared
-            .events
-            .get(&id)
-            .map(|event| event.holders.clone());
-        for (client, slot) in holders.unwrap_or_default() {
+        let Some(event) = self.shared.events.get_mut(&id) else {
+            return;
+        };
+        if number > event.happened.0 {
+            event.happened = (number, at);
+        }
+        for (client, slot) in event.holders.clone() {
             if let Ok(rings) = self.rings(client) {
                 rings.happen(slot, None, number, at);
                 rings.has_news = true;

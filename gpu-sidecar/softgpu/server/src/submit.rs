@@ -80,6 +80,11 @@ impl Server {
 
     /// Takes all there is out of a client's ring.
     pub(crate) fn take(&mut self, id: ClientId) {
+        self.take_before(id, Time::NEVER);
+    }
+
+    /// Takes out of a client's ring what was asked for before this moment.
+    fn take_before(&mut self, id: ClientId, end: Time) {
         loop {
             let Some(rings) = self
                 .clients
@@ -97,11 +102,15 @@ impl Server {
             if rings.in_flight() > 2 * IN_FLIGHT {
                 return;
             }
-            let record = match rings.page.pop(&mut rings.head) {
+            let record = match rings.page.front(rings.head) {
                 Ok(None) => return,
                 Ok(Some(words)) => Record::decode(&words).ok_or(Nonsense),
                 Err(_) => Err(Nonsense),
             };
+            if record.as_ref().is_ok_and(|record| record.stamp >= end) {
+                return;
+            }
+            rings.page.pop(&mut rings.head);
             if record.and_then(|record| self.submit(id, &record)).is_err() {
                 self.statistics.nonsense += 1;
                 self.remove(id);
@@ -204,6 +213,15 @@ impl Server {
         if !context.as_ref().is_some_and(is_usable) {
             // It counts as ended: who waits for it sees the context's error.
             let now = self.machine.now();
+            if let Command::Record { event, number } = record.command {
+                let (_, kind) = self.record(id, event.0, number)?;
+                match kind {
+                    RunningKind::SharedRecord { event, number } => {
+                        self.shared_happened(event, number, now)
+                    }
+                    _ => self.rings(id)?.happen(event.0, None, number, now),
+                }
+            }
             let rings = self.rings(id)?;
             if let Some(token) = record.token {
                 rings.complete(Completion {
@@ -224,7 +242,7 @@ impl Server {
                 op
             }
             Command::Wait { event } => {
-                let (op, is) = self.wait(id, event.0)?;
+                let (op, is) = self.wait(id, event.0, stamp)?;
                 kind = is;
                 op
             }
@@ -291,7 +309,12 @@ impl Server {
         Ok((Op::Record(machine_id), kind))
     }
 
-    fn wait(&mut self, id: ClientId, slot: u32) -> Result<(Op, RunningKind), Nonsense> {
+    fn wait(
+        &mut self,
+        id: ClientId,
+        slot: u32,
+        stamp: Time,
+    ) -> Result<(Op, RunningKind), Nonsense> {
         let event = self.event(id, slot)?;
         let (machine_id, shared, own) = (event.id, event.shared, event.records);
         let Some(shared) = shared else {
@@ -301,9 +324,10 @@ impl Server {
                 RunningKind::SharedWait { records: own },
             ));
         };
-        // What others have recorded before is in their rings, if it is not here yet.
+        // What others have recorded before is in their rings, if it is not here yet. Not what came after: that may wait
+        // for this very client.
         for other in self.shared.others(shared, id) {
-            self.take(other);
+            self.take_before(other, stamp);
         }
         let records = self.shared.records(shared).ok_or(Nonsense)?;
         Ok((Op::Wait(machine_id), RunningKind::SharedWait { records }))

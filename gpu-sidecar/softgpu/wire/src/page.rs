@@ -459,22 +459,27 @@ pub struct Nonsense;
 
 /// The server's side. It keeps its own counts, since the client could change those in the memory.
 impl Page {
-    /// The next command, `head` having been taken out before.
+    /// The next command, `head` having been taken out before; it stays until [`Page::pop`].
     ///
     /// # Errors
     /// The client's count is nonsense.
-    pub fn pop(&self, head: &mut u64) -> Result<Option<[u64; WORDS]>, Nonsense> {
+    pub fn front(&self, head: u64) -> Result<Option<[u64; WORDS]>, Nonsense> {
         let tail = self.client.0.tail.load(Ordering::Acquire);
-        match tail.wrapping_sub(*head) {
+        match tail.wrapping_sub(head) {
             0 => return Ok(None),
             1..=COMMANDS => {}
             _ => return Err(Nonsense),
         }
-        let words = &self.commands[place(*head, COMMANDS)];
-        let words = std::array::from_fn(|at| words[at].load(Ordering::Relaxed));
+        let words = &self.commands[place(head, COMMANDS)];
+        Ok(Some(std::array::from_fn(|at| {
+            words[at].load(Ordering::Relaxed)
+        })))
+    }
+
+    /// The command at the front has been read.
+    pub fn pop(&self, head: &mut u64) {
         *head += 1;
         self.server.0.head.store(*head, Ordering::Release);
-        Ok(Some(words))
     }
 
     /// Whether a command lies there, `head` having been taken out.
@@ -585,11 +590,13 @@ mod tests {
         assert!(!client.push(&[0; WORDS]));
         let mut head = 0;
         for n in 0..COMMANDS {
-            assert_eq!(server.pop(&mut head), Ok(Some([n; WORDS])));
+            assert_eq!(server.front(head), Ok(Some([n; WORDS])));
+            server.pop(&mut head);
         }
-        assert_eq!(server.pop(&mut head), Ok(None));
+        assert_eq!(server.front(head), Ok(None));
         assert!(client.push(&[7; WORDS]));
-        assert_eq!(server.pop(&mut head), Ok(Some([7; WORDS])));
+        assert_eq!(server.front(head), Ok(Some([7; WORDS])));
+        assert_eq!(server.front(head), Ok(Some([7; WORDS])));
 
         let mut tail = 0;
         let completion = |token| Completion {
@@ -613,9 +620,9 @@ mod tests {
         let (server, file) = Shared::<Page>::create().unwrap();
         let client = Shared::<Page>::open(&file).unwrap();
         client.client.0.tail.store(COMMANDS + 1, Ordering::Relaxed);
-        assert_eq!(server.pop(&mut 0), Err(Nonsense));
+        assert_eq!(server.front(0), Err(Nonsense));
         client.client.0.tail.store(u64::MAX, Ordering::Relaxed);
-        assert_eq!(server.pop(&mut 0), Err(Nonsense));
+        assert_eq!(server.front(0), Err(Nonsense));
         // Neither side can make the file smaller under the other.
         assert_eq!(ftruncate(&file, 0), Err(Errno::PERM));
     }

@@ -129,6 +129,17 @@ impl Exec {
         }
     }
 
+    /// A context is gone: the server forgets what was for it.
+    fn retract_from(&mut self, driver: &Driver, context: Handle<Context>) {
+        self.uploads.retain(|upload| {
+            let stays = upload.context != context;
+            if !stays {
+                forget(driver, &upload.pieces);
+            }
+            stays
+        });
+    }
+
     /// What a launch in a context puts into its stream.
     fn pieces(
         &mut self,
@@ -150,6 +161,18 @@ impl Exec {
             pieces: Arc::clone(&pieces),
         });
         Ok(pieces)
+    }
+}
+
+/// A context is gone, and what was uploaded for it.
+pub(crate) fn forget_context(driver: &Driver, state: &mut State, context: Handle<Context>) {
+    for exec in state
+        .execs
+        .handles(|exec| exec.uploads.iter().any(|upload| upload.context == context))
+    {
+        if let Some(exec) = state.execs.get_mut(exec) {
+            exec.retract_from(driver, context);
+        }
     }
 }
 

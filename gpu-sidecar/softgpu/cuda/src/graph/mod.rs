@@ -30,6 +30,6 @@ pub(crate) use capture::{
     invalidate_all, invalidate_capture, is_capturing_blocking, is_capturing_globally, join, record,
     refuse_captured, refuse_while_capturing,
 };
-pub(crate) use exec::Exec;
+pub(crate) use exec::{Exec, forget_context};
 pub(crate) use nodes::Graph;
 pub(crate) use program::Program;
