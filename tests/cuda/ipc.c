@@ -4,7 +4,7 @@
 #include "driver.h"
 
 #define MS UINT64_C(1000000)
-enum { WORDS = 3 << 20 };
+enum { WORDS = 3 << 20, ROUNDS = 200 };
 
 struct offer {
     CUipcMemHandle memory;
@@ -23,6 +23,13 @@ static void want(char expected)
     char byte = 0;
     CHECK(read_all(CHILD_SOCKET, &byte, 1));
     CHECK_EQUAL(byte, expected);
+}
+
+/* Adds one to the number at an address: the sum of one word that is one. */
+static void add_one(struct gpu *gpu, CUdeviceptr at, CUstream stream)
+{
+    fill(gpu, at + 8, 1, 1, stream);
+    sum(gpu, at, at + 8, 1, stream);
 }
 
 static int import_child(const char *ptx)
@@ -64,6 +71,29 @@ static int import_child(const char *ptx)
     write_all(CHILD_SOCKET, "b", 1);
     want('d');
     CALL(cuStreamSynchronize, stream);
+
+    /* A ping-pong that is queued whole before any of it has run: each side waits for the other's last record. */
+    want('p');
+    for (int i = 0; i < ROUNDS; i++) {
+        want('1');
+        CALL(cuStreamWaitEvent, stream, theirs, 0);
+        add_one(&gpu, at, stream);
+        CALL(cuEventRecord, ours, stream);
+        write_all(CHILD_SOCKET, "2", 1);
+    }
+    CALL(cuStreamSynchronize, stream);
+    want('f');
+    fill(&gpu, at, WORDS, 3, NULL);
+    CALL(cuCtxSynchronize);
+    write_all(CHILD_SOCKET, "e", 1);
+
+    /* What was recorded, and happened, before it was opened here. */
+    CHECK(read_all(CHILD_SOCKET, &reply, sizeof reply));
+    CUevent early;
+    CALL(cuIpcOpenEventHandle, &early, reply);
+    CALL(cuEventQuery, early);
+    CALL(cuEventSynchronize, early);
+    CALL(cuEventDestroy, early);
 
     /* Opened twice is the same address, closed twice. */
     CALL(cuIpcOpenMemHandle, &again, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -158,7 +188,33 @@ int main(int argc, char **argv)
     CALL(cuStreamSynchronize, stream);
     CHECK_EQUAL(total, 3 * (uint64_t)WORDS);
     write_all(child.socket, "d", 1);
+
+    fill(&gpu, at, WORDS, 0, NULL);
+    CALL(cuCtxSynchronize);
+    write_all(child.socket, "p", 1);
+    for (int i = 0; i < ROUNDS; i++) {
+        if (i == 0)
+            spin(&gpu, 100 * MS, 1, stream);
+        add_one(&gpu, at, stream);
+        CALL(cuEventRecord, event, stream);
+        write_all(child.socket, "1", 1);
+        CHECK(read_all(child.socket, &byte, 1) && byte == '2');
+        CALL(cuStreamWaitEvent, stream, theirs, 0);
+    }
+    CALL(cuMemcpyDtoHAsync, &total, at, 8, stream);
+    CALL(cuStreamSynchronize, stream);
+    CHECK_EQUAL(total, 2 * ROUNDS);
+    write_all(child.socket, "f", 1);
+    CHECK(read_all(child.socket, &byte, 1) && byte == 'e');
+
+    CUevent before = shared_event();
+    fill(&gpu, out, 1, 1, stream);
+    CALL(cuEventRecord, before, stream);
+    CALL(cuEventSynchronize, before);
+    CALL(cuIpcGetEventHandle, &reply, before);
+    write_all(child.socket, &reply, sizeof reply);
     CHECK(read_all(child.socket, &byte, 1) && byte == 'c');
+    CALL(cuEventDestroy, before);
     CHECK_EQUAL(reap(child), 0);
     CALL(cuEventDestroy, theirs);
     CHECK_EQUAL(sum_of(&gpu, at, WORDS), 3 * (uint64_t)WORDS);

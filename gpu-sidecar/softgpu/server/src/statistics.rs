@@ -70,7 +70,8 @@ fn end_of(class: usize) -> u64 {
     if power < 3 {
         return 8;
     }
-    ((8 + fine + 1) << (power - 3)) - 1
+    let end = (u128::from(8 + fine + 1) << (power - 3)) - 1;
+    u64::try_from(end).unwrap_or(u64::MAX)
 }
 
 /// How long a unit was busy.
