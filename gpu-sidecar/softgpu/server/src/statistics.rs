@@ -1,6 +1,6 @@
 //! How the server does: what it has computed, and how late it has told it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use device::ledger::{Entry, Held, ProcessId};
 use device::{Span, Time};
@@ -75,12 +75,15 @@ fn end_of(class: usize) -> u64 {
 }
 
 /// How long a unit was busy.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Busy {
-    /// Up to where it has been counted.
-    until: Time,
+    /// Stretches that are apart, the last ones: what ends later may have begun before any of them.
+    stretches: VecDeque<(Time, Time)>,
     nanoseconds: u64,
 }
+
+/// Stretches that are kept. What began before all of them and ends now counts those that were forgotten twice.
+const STRETCHES: usize = 4096;
 
 /// What was seen of a unit when it was asked about.
 #[derive(Clone, Copy, Debug, Default)]
@@ -219,10 +222,22 @@ impl Statistics {
 }
 
 fn busy(of: &mut [Busy], unit: u32, entry: &Entry) {
-    if let Some(busy) = of.get_mut(unit as usize) {
-        let from = entry.from.max(busy.until);
-        busy.nanoseconds += entry.to.since(from).0;
-        busy.until = busy.until.max(entry.to);
+    let Some(busy) = of.get_mut(unit as usize) else {
+        return;
+    };
+    let (mut from, mut to) = (entry.from, entry.to);
+    while let Some(&(begin, end)) = busy.stretches.back() {
+        if end < from {
+            break;
+        }
+        busy.stretches.pop_back();
+        busy.nanoseconds -= end.since(begin).0;
+        (from, to) = (from.min(begin), to.max(end));
+    }
+    busy.nanoseconds += to.since(from).0;
+    busy.stretches.push_back((from, to));
+    if busy.stretches.len() > STRETCHES {
+        busy.stretches.pop_front();
     }
 }
 
@@ -278,9 +293,12 @@ mod tests {
             from: Time(from),
             to: Time(to),
         };
-        for (from, to) in [(0, 10), (5, 12), (6, 8), (20, 30)] {
+        for (from, to) in [(0, 10), (5, 12), (6, 8), (20, 30), (30, 31)] {
             busy(&mut busy_of, 0, &entry(from, to));
         }
-        assert_eq!(busy_of[0].nanoseconds, 22);
+        assert_eq!(busy_of[0].nanoseconds, 23);
+        // One that was there all the time, and ends last.
+        busy(&mut busy_of, 0, &entry(0, 100));
+        assert_eq!(busy_of[0].nanoseconds, 100);
     }
 }
