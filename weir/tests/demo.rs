@@ -153,6 +153,12 @@ fn an_interrupt_stops_every_child() {
     signal(&demo, Signal::INT);
     assert_eq!(demo.wait().unwrap().code(), Some(130));
     gone(&children);
+
+    let mut demo = start(&address(14));
+    let children = children_of(&mut demo);
+    signal(&demo, Signal::TERM);
+    assert_eq!(demo.wait().unwrap().code(), Some(143));
+    gone(&children);
 }
 
 #[test]
@@ -176,7 +182,8 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Waits until the demo has both its children, and returns them.
+/// Waits until the demo has all its children, and returns them: the software GPU's server, the model-server, the
+/// queue-proxy.
 fn children_of(demo: &mut Child) -> Vec<u32> {
     let list = format!("/proc/{0}/task/{0}/children", demo.id());
     let begin = Instant::now();
@@ -186,7 +193,7 @@ fn children_of(demo: &mut Child) -> Vec<u32> {
             .split_whitespace()
             .map(|pid| pid.parse().unwrap())
             .collect();
-        if children.len() == 2 {
+        if children.len() == 3 {
             return children;
         }
         assert!(demo.try_wait().unwrap().is_none(), "the demo has ended");

@@ -100,10 +100,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         // is left behind.
         let mut interrupt =
             signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
+        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
         tokio::select! {
             done = deadline(arguments, &workload) => done,
-            // Children are killed when their handles are dropped.
+            // Children are killed, and the software GPU's folder removed, when their handles are dropped.
             _signal = interrupt.recv() => Ok(ExitCode::from(130)),
+            _signal = terminate.recv() => Ok(ExitCode::from(143)),
         }
     });
     // A search that is under way is not waited for.
