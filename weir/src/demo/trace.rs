@@ -188,7 +188,9 @@ fn timestamp(text: &str) -> Option<f64> {
     let (date, time) = text.split_once(' ')?;
     let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    if date.next().is_some() || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    let is_date =
+        (1..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if date.next().is_some() || !is_date {
         return None;
     }
     let mut time = time.split(':');
@@ -280,6 +282,7 @@ mod tests {
         assert!(error(&format!("{OWN_HEADING}\n5,1,4,a\n")).contains("at least two requests"));
         let azure = |line: &str| error(&format!("{AZURE_HEADING}\n{line}\n"));
         assert!(azure("yesterday,1,2").contains("line 2: TIMESTAMP is \"yesterday\""));
+        assert!(azure("99999999999999999-11-16 18:15:46,1,2").contains("line 2: TIMESTAMP is"));
         assert!(azure("2023-11-16 18:15:46.6,1,-2").contains("GeneratedTokens is \"-2\""));
     }
 
