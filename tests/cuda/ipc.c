@@ -3,6 +3,8 @@
  * usage: ipc PTX.  It starts itself as `ipc PTX import` and `ipc PTX export`. */
 #include "driver.h"
 
+#include <signal.h>
+
 #define MS UINT64_C(1000000)
 enum { WORDS = 3 << 20, ROUNDS = 200 };
 
@@ -108,6 +110,23 @@ static int import_child(const char *ptx)
     return 0;
 }
 
+/* Records an event behind work that never ends in time, and is killed. */
+static int record_child(const char *ptx)
+{
+    struct gpu gpu = gpu_open(ptx);
+    CUipcEventHandle handle;
+    CUevent event = shared_event();
+    CUstream stream;
+    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    spin(&gpu, 100000 * MS, 1, stream);
+    CALL(cuEventRecord, event, stream);
+    CALL(cuIpcGetEventHandle, &handle, event);
+    write_all(CHILD_SOCKET, &handle, sizeof handle);
+    want('q');
+    raise(SIGKILL);
+    return 1;
+}
+
 /* Exports and ends at once, when told to. */
 static int export_child(const char *ptx)
 {
@@ -129,7 +148,8 @@ int main(int argc, char **argv)
 {
     want_ptx(argc, argv, "");
     if (argc > 2)
-        return strcmp(argv[2], "import") == 0 ? import_child(argv[1]) : export_child(argv[1]);
+        return strcmp(argv[2], "import") == 0 ? import_child(argv[1])
+            : strcmp(argv[2], "record") == 0 ? record_child(argv[1]) : export_child(argv[1]);
     struct gpu gpu = gpu_open(argv[1]);
     warm_up(&gpu);
     struct offer offer;
@@ -232,6 +252,18 @@ int main(int argc, char **argv)
     EXPECT_ERROR(cuIpcOpenMemHandle, &at, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     result = TRY(cuIpcOpenEventHandle, &theirs, offer.event);
     printf("  an event handle whose maker is gone: %s\n", cu_error(result));
+
+    /* Nobody waits for ever for what a killed process had recorded. */
+    child = spawn_self((char *[]){ "ipc", argv[1], "record", NULL });
+    CHECK(read_all(child.socket, &reply, sizeof reply));
+    CALL(cuIpcOpenEventHandle, &theirs, reply);
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery, theirs);
+    CALL(cuStreamWaitEvent, stream, theirs, 0);
+    write_all(child.socket, "q", 1);
+    CALL(cuStreamSynchronize, stream);
+    CALL(cuEventSynchronize, theirs);
+    CHECK(reap(child) != 0);
+    CALL(cuEventDestroy, theirs);
     CALL(cuStreamDestroy, stream);
     CALL(cuEventDestroy, event);
     puts("ok");

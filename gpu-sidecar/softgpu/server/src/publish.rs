@@ -14,13 +14,7 @@ impl Server {
     /// for since the last event, and comes late, then still begins when it should.
     pub(crate) fn go_on_to(&mut self, horizon: Time) {
         while let Some(next) = self.machine.next().filter(|next| *next <= horizon) {
-            let mut done = std::mem::take(&mut self.done);
-            self.machine.advance(next, &mut done);
-            for done in done.drain(..) {
-                self.end(done.command, done.ended);
-            }
-            self.done = done;
-            self.tell_turns();
+            self.advance(next);
         }
     }
 
@@ -28,9 +22,18 @@ impl Server {
     pub(crate) fn go_on_to_now(&mut self) {
         let now = clock::now();
         self.go_on_to(now);
+        self.advance(now);
+    }
+
+    /// Goes on in time and tells what has ended, and whose turn has come.
+    fn advance(&mut self, to: Time) {
         let mut done = std::mem::take(&mut self.done);
-        self.machine.advance(now, &mut done);
+        self.machine.advance(to, &mut done);
+        for done in done.drain(..) {
+            self.end(done.command, done.ended);
+        }
         self.done = done;
+        self.tell_turns();
     }
 
     /// Functions of the host have their turn.
@@ -106,12 +109,13 @@ impl Server {
     /// What a context had put into its streams is not going to end by itself: it counts as ended.
     pub(crate) fn drop_commands(&mut self, id: ClientId, is_meant: impl Fn(u32) -> bool) {
         let now = self.machine.now();
-        let dropped: Vec<_> = self
+        let mut dropped: Vec<_> = self
             .running
             .extract_if(|_, running| running.client == id && is_meant(running.context))
-            .map(|(_, running)| running)
             .collect();
-        for running in dropped {
+        // As they were asked for, callbacks among them.
+        dropped.sort_unstable_by_key(|(command, _)| *command);
+        for (_, running) in dropped {
             match running.kind {
                 RunningKind::Record {
                     event,

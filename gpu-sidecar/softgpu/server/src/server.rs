@@ -344,7 +344,28 @@ impl Server {
             self.machine.dismiss(process.id);
             self.owners.remove(&process.id);
         }
-        self.running.retain(|_, running| running.client != id);
+        // What it had recorded, or was about to, in events of several processes is waited for no more.
+        let now = self.machine.now();
+        let dropped: Vec<_> = self
+            .running
+            .extract_if(|_, running| running.client == id)
+            .collect();
+        let events = client.rings.as_ref().map(|rings| &rings.events);
+        for (_, running) in dropped {
+            let shared = match running.kind {
+                RunningKind::SharedRecord { event, number } => Some((event, number)),
+                // Recorded before it was offered to others.
+                RunningKind::Record { event, id, number } => events
+                    .and_then(|events| events.get(&event))
+                    .filter(|event| event.id == id)
+                    .and_then(|event| event.shared)
+                    .map(|event| (event, number)),
+                _ => None,
+            };
+            if let Some((event, number)) = shared {
+                self.shared_happened(event, number, now);
+            }
+        }
         self.forget_allocations(&client);
         if let Some(rings) = &client.rings {
             for event in rings.events.values().filter(|event| event.shared.is_none()) {
