@@ -11,6 +11,7 @@
 //! | [`slo`] | until when a request must be answered | design 4.2 |
 //! | [`profile`] | how long a request will take | M1.10 (estimated execution) |
 //! | [`class`] | which requests are expected to take equally long | M1.10 (estimated execution) |
+//! | [`tokens`] | who computes when on a GPU whose SMs are shared | M4.7–M4.9, M4.17 |
 //! | [`scaling`] | what the autoscaler is told of requests that were shed | design 4.9 |
 #![forbid(unsafe_code)]
 
@@ -22,5 +23,6 @@ pub mod queue;
 pub mod scaling;
 pub mod slo;
 mod time;
+pub mod tokens;
 
 pub use time::{RequestId, Span, Time};

@@ -1,0 +1,47 @@
+//! The rules that hold nobody back by account: one pod per GPU, and racing (M4.17).
+
+use super::{Action, GrantReason, Tokens};
+use crate::Time;
+
+impl Tokens {
+    /// The GPU is the oldest pod's. Its processes share it as they like, as on a device that was handed to
+    /// them whole: neither SMs nor time are counted among them.
+    pub(super) fn decide_exclusive(&mut self, actions: &mut Vec<Action>) -> Time {
+        let owner = self
+            .table
+            .pods()
+            .min_by_key(|(_, pod)| pod.added)
+            .map(|(id, _)| id);
+        self.grant_all(|pod| Some(pod) == owner, actions);
+        let others_wait = self.table.waiting.iter().any(|&id| {
+            let (process, pod) = self.table.listed(id);
+            Some(process.pod) != owner && !pod.stopped
+        });
+        self.tell_contended(others_wait, actions);
+        Time::NEVER
+    }
+
+    pub(super) fn decide_racing(&mut self, actions: &mut Vec<Action>) -> Time {
+        self.grant_all(|_| true, actions);
+        Time::NEVER
+    }
+
+    /// Gives a token without end to everybody that waits, is not stopped and is of a pod that `may` have
+    /// one; in the order in which they came.
+    fn grant_all(&mut self, may: impl Fn(super::PodId) -> bool, actions: &mut Vec<Action>) {
+        loop {
+            let next = self
+                .table
+                .waiting
+                .iter()
+                .map(|&id| (id, self.table.listed(id)))
+                .filter(|(_, (process, pod))| !pod.stopped && may(process.pod))
+                .map(|(id, (process, _))| (process.since, id))
+                .min();
+            let Some((_, id)) = next else {
+                return;
+            };
+            self.grant(id, Time::NEVER, GrantReason::Unconditional, actions);
+        }
+    }
+}

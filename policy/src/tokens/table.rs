@@ -1,0 +1,279 @@
+//! What is known of each pod and process, whatever the rule.
+
+use super::limit::{Limit, Recent};
+use super::{Account, PodId, ProcessId, Quota};
+use crate::{Span, Time};
+
+/// Where a process stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Gate shut, nothing wanted.
+    Idle,
+    /// Gate shut, parked.
+    Waiting,
+    /// Gate open.
+    Holding,
+    /// Told to shut its gate; its SMs are still occupied.
+    Closing,
+}
+
+impl Phase {
+    /// Its SMs are occupied.
+    pub(super) const fn occupies(self) -> bool {
+        matches!(self, Self::Holding | Self::Closing)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) pod: PodId,
+    pub(super) sm: u32,
+    pub(super) phase: Phase,
+    /// It asked while it was told to close: it waits as soon as it has.
+    pub(super) asks_again: bool,
+    /// Since when it waits or holds.
+    pub(super) since: Time,
+    pub(super) until: Time,
+    /// It launched since its token was last renewed.
+    pub(super) active: bool,
+    pub(super) contended: bool,
+    pub(super) unfinished: Option<Time>,
+    /// Since when others have been let past it.
+    pub(super) overtaken_since: Option<Time>,
+    /// It has been looked at in this pass over the waiting.
+    pub(super) pass: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Pod {
+    pub(super) quota: Quota,
+    /// Processes that exist.
+    pub(super) processes: u32,
+    /// Processes that wait or hold.
+    pub(super) demand: u32,
+    /// Since when there are none.
+    pub(super) idle_since: Time,
+    pub(super) holders: u32,
+    pub(super) stopped: bool,
+    /// Removed, but some process of it is not closed yet.
+    pub(super) leaving: bool,
+    /// The order in which pods were added.
+    pub(super) added: u64,
+    /// Since when usage is not known yet, while it holds.
+    pub(super) unsettled_since: Time,
+    pub(super) limit: Limit,
+    /// From when on the limit lets it run; valid while it waits.
+    pub(super) resumes_at: Time,
+    pub(super) account: Account,
+    pub(super) fair: super::weir::Fair,
+    pub(super) window: super::window::Used,
+    pub(super) bucket: super::bucket::Bucket,
+}
+
+impl Pod {
+    pub(super) fn new(now: Time, quota: Quota, added: u64, settings: &super::Settings) -> Self {
+        Self {
+            quota,
+            processes: 0,
+            demand: 0,
+            idle_since: now,
+            holders: 0,
+            stopped: false,
+            leaving: false,
+            added,
+            unsettled_since: now,
+            limit: Limit::new(now, quota.limit(), settings),
+            resumes_at: Time::ZERO,
+            account: Account::default(),
+            fair: super::weir::Fair::default(),
+            window: super::window::Used::default(),
+            bucket: super::bucket::Bucket::new(Recent::new(now, settings.window)),
+        }
+    }
+
+    /// Time that it may have used already and that nobody has told yet.
+    pub(super) fn unsettled(&self, now: Time) -> Span {
+        if self.holders > 0 {
+            now.since(self.unsettled_since)
+        } else {
+            Span::ZERO
+        }
+    }
+}
+
+/// The processes and pods of a slot, by id, with lists of those that wait and those that hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    pods: Vec<Option<Box<Pod>>>,
+    processes: Vec<Option<Process>>,
+    pub(super) waiting: Vec<ProcessId>,
+    pub(super) holding: Vec<ProcessId>,
+    /// SMs of those that hold.
+    pub(super) occupied: u64,
+}
+
+impl Table {
+    pub(super) fn pod(&self, id: PodId) -> Option<&Pod> {
+        self.pods.get(id.0 as usize)?.as_deref()
+    }
+
+    pub(super) fn pod_mut(&mut self, id: PodId) -> Option<&mut Pod> {
+        self.pods.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+
+    pub(super) fn process(&self, id: ProcessId) -> Option<&Process> {
+        self.processes.get(id.0 as usize)?.as_ref()
+    }
+
+    pub(super) fn process_mut(&mut self, id: ProcessId) -> Option<&mut Process> {
+        self.processes.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// A process that is in one of the lists, and its pod.
+    pub(super) fn listed(&self, id: ProcessId) -> (&Process, &Pod) {
+        let process = self.process(id).expect("listed processes exist");
+        let pod = self.pod(process.pod).expect("a process has a pod");
+        (process, pod)
+    }
+
+    /// As [`Table::listed`].
+    pub(super) fn listed_mut(&mut self, id: ProcessId) -> (&mut Process, &mut Pod) {
+        let process = self.processes[id.0 as usize]
+            .as_mut()
+            .expect("listed processes exist");
+        let pod = self.pods[process.pod.0 as usize]
+            .as_deref_mut()
+            .expect("a process has a pod");
+        (process, pod)
+    }
+
+    pub(super) fn insert_pod(&mut self, id: PodId, pod: Pod) {
+        let at = id.0 as usize;
+        if self.pods.len() <= at {
+            self.pods.resize_with(at + 1, || None);
+        }
+        self.pods[at] = Some(Box::new(pod));
+    }
+
+    pub(super) fn insert_process(&mut self, id: ProcessId, process: Process) {
+        let at = id.0 as usize;
+        if self.processes.len() <= at {
+            self.processes.resize_with(at + 1, || None);
+            // Room in the lists as well, so that nothing is allocated later.
+            self.waiting
+                .reserve(self.processes.len() - self.waiting.len());
+            self.holding
+                .reserve(self.processes.len() - self.holding.len());
+        }
+        if let Some(pod) = self.pod_mut(process.pod) {
+            pod.processes += 1;
+        }
+        self.processes[at] = Some(process);
+    }
+
+    /// Moves a process to another phase and keeps the lists and sums true.
+    pub(super) fn enter(&mut self, now: Time, id: ProcessId, phase: Phase) {
+        let (process, pod) = self.listed_mut(id);
+        let before = std::mem::replace(&mut process.phase, phase);
+        let sm = u64::from(process.sm);
+        if before == Phase::Waiting && phase != Phase::Waiting {
+            pod.account.add_waited(now.since(process.since));
+        }
+        if phase != Phase::Closing {
+            process.since = now;
+            process.asks_again = false;
+        }
+        if !phase.occupies() {
+            process.contended = false;
+            process.unfinished = None;
+        }
+        if phase != Phase::Waiting {
+            process.overtaken_since = None;
+        }
+        pod.demand -= u32::from(before != Phase::Idle);
+        pod.demand += u32::from(phase != Phase::Idle);
+        if pod.demand == 0 {
+            pod.idle_since = now;
+        }
+        pod.holders -= u32::from(before.occupies());
+        pod.holders += u32::from(phase.occupies());
+        if phase.occupies() && !before.occupies() && pod.holders == 1 {
+            pod.unsettled_since = now;
+        }
+        if before.occupies() && pod.holders == 0 {
+            super::weir::State::rests(pod);
+        }
+        if before.occupies() && !phase.occupies() {
+            self.occupied -= sm;
+        }
+        if phase.occupies() && !before.occupies() {
+            self.occupied += sm;
+        }
+        let list = |phase: Phase| match phase {
+            Phase::Idle => 0,
+            Phase::Waiting => 1,
+            Phase::Holding | Phase::Closing => 2,
+        };
+        if list(before) != list(phase) {
+            match list(before) {
+                1 => take(&mut self.waiting, id),
+                2 => take(&mut self.holding, id),
+                _ => {}
+            }
+            match list(phase) {
+                1 => self.waiting.push(id),
+                2 => self.holding.push(id),
+                _ => {}
+            }
+        }
+    }
+
+    /// Forgets a process, and its pod if that was removed before and this was its last.
+    pub(super) fn remove_process(&mut self, now: Time, id: ProcessId) {
+        self.enter(now, id, Phase::Idle);
+        let pod_id = self.listed(id).0.pod;
+        self.processes[id.0 as usize] = None;
+        if let Some(pod) = self.pod_mut(pod_id) {
+            pod.processes -= 1;
+        }
+        self.drop_if_gone(pod_id);
+    }
+
+    /// Forgets a pod that was removed and has no processes left.
+    pub(super) fn drop_if_gone(&mut self, id: PodId) {
+        if self
+            .pod(id)
+            .is_some_and(|pod| pod.leaving && pod.processes == 0)
+        {
+            self.pods[id.0 as usize] = None;
+        }
+    }
+
+    /// The processes of a pod, in order of their ids.
+    pub(super) fn processes_of(&self, pod: PodId) -> impl Iterator<Item = (ProcessId, &Process)> {
+        (0_u32..)
+            .map(ProcessId)
+            .zip(&self.processes)
+            .filter_map(move |(id, process)| Some((id, process.as_ref()?)))
+            .filter(move |(_, process)| process.pod == pod)
+    }
+
+    /// Every pod, in order of the ids.
+    pub(super) fn pods_mut(&mut self) -> impl Iterator<Item = &mut Pod> {
+        self.pods.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
+    /// Every pod, in order of the ids.
+    pub(super) fn pods(&self) -> impl Iterator<Item = (PodId, &Pod)> {
+        (0_u32..)
+            .map(PodId)
+            .zip(&self.pods)
+            .filter_map(|(id, pod)| Some((id, pod.as_deref()?)))
+    }
+}
+
+fn take(list: &mut Vec<ProcessId>, id: ProcessId) {
+    if let Some(at) = list.iter().position(|&other| other == id) {
+        list.swap_remove(at);
+    }
+}

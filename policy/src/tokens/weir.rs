@@ -1,0 +1,315 @@
+//! The default rule: guarantees as virtual clocks, surplus by least had, limits as debt.
+//!
+//! **Guarantee.** Each pod with a request has a clock that its usage moves ahead by usage ÷ request. All are
+//! compared with one virtual time that runs with real time. A pod whose clock is behind is owed
+//! (virtual time − clock) × request: M4.7's `Q_miss`, divided by the request. The furthest behind is first, so
+//! unavoidable losses fall on all in proportion to their quotas. A pod without demand lags by no more than
+//! one window (what it can save up); one that waits lags without bound, so that its neighbours' overruns are
+//! paid back. Virtual time waits for the best-served pod that has demand when it is a window ahead of that:
+//! what *nobody* got is no claim against anyone.
+//!
+//! **Surplus.** A pod whose clock is ahead competes for what nobody is owed: whoever had least of it first,
+//! as M4.7 orders negative `Q_miss`, but counted from the start of the competition: a pod that comes (back)
+//! starts where the others are, so one that borrowed alone is not punished for it.
+//!
+//! **Turns.** A holder is closed for a waiter when its clock is half a [`super::Settings::cycle`] ahead of the
+//! waiter's; the surplus competes as a whole, with virtual time as its clock. So a pod's slice is request ×
+//! cycle, corrects itself for overruns, and a pod that gives its token back early gets it again when it is
+//! owed half a cycle. Each close costs one hand-over of idle SMs, and closes may cost no more than
+//! [`super::Settings::hand_over_share_max`] of the time; when many small pods compete, or some return their
+//! tokens after microseconds, turns get longer instead.
+//!
+//! **Charging.** A pod is at most half a cycle ahead before what it gets is surplus. Until then time in which
+//! it kept another such pod waiting is charged to its request in full, so that a launch of seconds is paid for;
+//! time in which nobody was kept waiting only as far as that half cycle, for that is borrowing. Beyond, only
+//! time in which it kept one waiting that is half a cycle behind.
+//!
+//! **Backfill.** A waiter that does not fit may be overtaken for [`super::Settings::overtaking_max`]; then
+//! SMs that become free are kept for it. They are kept for the first as well when those that are closing will
+//! leave enough for it: who took them now would have to be closed next.
+
+mod state;
+mod turns;
+
+pub(super) use state::{Fair, State};
+
+use super::table::{Phase, Pod, Process};
+use super::{Action, CloseReason, GrantReason, ProcessId, Tokens, renewal_at};
+use crate::{Span, Time};
+
+/// No wake is asked for earlier than this after now, so that rounding cannot make the caller spin.
+const WAKE_STEP: Span = Span(20_000);
+
+/// Where a process stands: who is owed first, furthest behind first, then the surplus, least had first.
+type Place = (bool, u64, Time, ProcessId);
+
+/// What one look at the waiting that may run finds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Survey {
+    first: Option<Place>,
+    second: Option<Place>,
+    /// The first of those that fit.
+    fitting: Option<Place>,
+    /// The first of those that do not fit and may not be overtaken any more.
+    overdue: Option<Place>,
+    /// When the next will be owed, and the order another.
+    owed_at: Option<Time>,
+    /// The clock that is furthest behind, and the next.
+    behind: Option<(Time, ProcessId)>,
+    next_behind: Option<(Time, ProcessId)>,
+}
+
+impl Tokens {
+    pub(super) fn decide_weir(&mut self, actions: &mut Vec<Action>) -> Time {
+        self.go_on();
+        let mut wake = self.hold_to_limits(actions);
+        let head = self.give_out(actions, &mut wake);
+        if let Some(head) = head {
+            self.make_room(head, actions, &mut wake);
+        }
+        self.weir.contended = head.is_some();
+        self.tell_contended(head.is_some(), actions);
+        self.renew(actions, &mut wake);
+        if wake == Time::NEVER {
+            wake
+        } else {
+            wake.max(self.now.after(WAKE_STEP))
+        }
+    }
+
+    fn go_on(&mut self) {
+        let now = self.now;
+        self.weir.go_on(now, &self.settings);
+        let mut best_served = None;
+        for at in 0..self.table.holding.len() {
+            let pod = self.table.listed_mut(self.table.holding[at]).1;
+            let request = pod.quota.request();
+            if request.is_none() {
+                continue;
+            }
+            let unsettled = pod.unsettled(now);
+            if unsettled > Span::ZERO {
+                let by = request.time_to_accrue(unsettled);
+                pod.fair.expected = pod.fair.clock.after(by);
+            }
+            best_served = best_served.max(Some(pod.fair.expected));
+        }
+        self.weir.best_served = best_served;
+    }
+
+    fn is_owed(&self, pod: &Pod) -> bool {
+        !pod.quota.request().is_none() && pod.fair.expected <= self.weir.virtual_now
+    }
+
+    /// Closes holders whose limit is used up.
+    fn hold_to_limits(&mut self, actions: &mut Vec<Action>) -> Time {
+        let (now, slack) = (self.now, self.settings.hand_over);
+        let mut wake = Time::NEVER;
+        for at in 0..self.table.holding.len() {
+            let id = self.table.holding[at];
+            let (process, pod) = self.table.listed_mut(id);
+            if process.phase != Phase::Holding || pod.quota.limit().is_whole() {
+                continue;
+            }
+            let end = pod.limit.exhausted_at(now, pod.unsettled_since, slack);
+            if end <= now {
+                self.close(id, CloseReason::Limit, actions);
+            } else {
+                wake = wake.min(end);
+            }
+        }
+        wake
+    }
+
+    /// Looks at everybody that waits.
+    fn survey(&mut self, wake: &mut Time) -> Survey {
+        let now = self.now;
+        let free = u64::from(self.settings.sm_limit).saturating_sub(self.table.occupied);
+        let mut survey = Survey::default();
+        for at in 0..self.table.waiting.len() {
+            let id = self.table.waiting[at];
+            let pod = self.table.listed(id).1;
+            let has_request = !pod.quota.request().is_none();
+            let clock = pod.fair.expected;
+            if has_request {
+                self.weir.best_served = self.weir.best_served.max(Some(clock));
+            }
+            let later = pod.resumes_at > now;
+            // Another process of the pod may be using up what the limit leaves.
+            let now_used_up = pod.holders > 0 && {
+                let pod = self.table.listed_mut(id).1;
+                let since = pod.unsettled_since;
+                pod.limit.exhausted_at(now, since, self.settings.hand_over) <= now
+            };
+            let (process, pod) = self.table.listed(id);
+            if later || now_used_up || pod.stopped {
+                if later && !pod.stopped {
+                    *wake = (*wake).min(pod.resumes_at);
+                }
+                // It is not for others that it waits.
+                self.weir.cap(self.table.listed_mut(id).1);
+                continue;
+            }
+            let place = self.place_of(id, process, pod);
+            if survey.first.is_none_or(|first| place < first) {
+                survey.second = survey.first.replace(place);
+            } else if survey.second.is_none_or(|second| place < second) {
+                survey.second = Some(place);
+            }
+            if has_request {
+                let behind = (clock, id);
+                if survey.behind.is_none_or(|least| behind < least) {
+                    survey.next_behind = survey.behind.replace(behind);
+                } else if survey.next_behind.is_none_or(|next| behind < next) {
+                    survey.next_behind = Some(behind);
+                }
+            }
+            if u64::from(process.sm) <= free {
+                if survey.fitting.is_none_or(|fitting| place < fitting) {
+                    survey.fitting = Some(place);
+                }
+            } else if process
+                .overtaken_since
+                .is_some_and(|since| now.since(since) >= self.settings.overtaking_max)
+                && survey.overdue.is_none_or(|overdue| place < overdue)
+            {
+                survey.overdue = Some(place);
+            }
+            if has_request && clock > self.weir.virtual_now {
+                let owed_at = now.after(clock.since(self.weir.virtual_now));
+                survey.owed_at = Some(survey.owed_at.map_or(owed_at, |at| at.min(owed_at)));
+            }
+        }
+        survey
+    }
+
+    /// Gives tokens to all that may have one and fit, in order. Answers the first that may and does not
+    /// fit.
+    fn give_out(&mut self, actions: &mut Vec<Action>, wake: &mut Time) -> Option<ProcessId> {
+        let sm_limit = u64::from(self.settings.sm_limit);
+        loop {
+            let survey = self.survey(wake);
+            self.weir.kept_clock = survey.behind.map(|(clock, _)| clock);
+            let (.., head) = survey.first?;
+            let Some(place) = survey.fitting else {
+                return Some(head);
+            };
+            let (.., fitting) = place;
+            let mut reason = if self.is_owed(self.table.listed(fitting).1) {
+                GrantReason::Guarantee
+            } else {
+                GrantReason::Surplus
+            };
+            if fitting != head {
+                let overdue = survey.overdue.is_some_and(|overdue| overdue < place);
+                if overdue || self.fits_soon(head) {
+                    // Once the order is another, one that fits may be before it.
+                    *wake = (*wake).min(survey.owed_at.unwrap_or(Time::NEVER));
+                    return Some(head);
+                }
+                self.mark_overtaken(place);
+                reason = GrantReason::Backfill;
+            }
+            self.start(fitting, reason, actions, wake);
+            if self.table.occupied >= sm_limit {
+                // Nobody else fits, so the others need not be looked at again.
+                let left = |&(_, id): &(Time, ProcessId)| id != fitting;
+                let behind = survey.behind.filter(left).or(survey.next_behind);
+                self.weir.kept_clock = behind.map(|(clock, _)| clock);
+                let left = |&(.., id): &Place| id != fitting;
+                let head = survey.first.filter(left).or(survey.second)?;
+                return Some(head.3);
+            }
+        }
+    }
+
+    /// Holders are closing, and what they leave is enough for this one.
+    fn fits_soon(&self, id: ProcessId) -> bool {
+        let closing: u64 = (self.table.holding.iter())
+            .map(|&id| self.table.listed(id).0)
+            .filter(|process| process.phase == Phase::Closing)
+            .map(|process| u64::from(process.sm))
+            .sum();
+        let staying = self.table.occupied.saturating_sub(closing);
+        let sm = u64::from(self.table.listed(id).0.sm);
+        staying + sm <= u64::from(self.settings.sm_limit)
+    }
+
+    /// One that stands at `place` gets SMs before those that stand before it.
+    fn mark_overtaken(&mut self, place: Place) {
+        let now = self.now;
+        for at in 0..self.table.waiting.len() {
+            let id = self.table.waiting[at];
+            let (_, pod) = self.table.listed(id);
+            if !pod.stopped && pod.resumes_at <= now && self.place(id) < place {
+                let process = self.table.listed_mut(id).0;
+                process.overtaken_since.get_or_insert(now);
+            }
+        }
+    }
+
+    fn place(&self, id: ProcessId) -> Place {
+        let (process, pod) = self.table.listed(id);
+        self.place_of(id, process, pod)
+    }
+
+    fn place_of(&self, id: ProcessId, process: &Process, pod: &Pod) -> Place {
+        let owed = self.is_owed(pod);
+        let key = if owed {
+            pod.fair.expected.0
+        } else {
+            pod.fair.surplus.0
+        };
+        (!owed, key, process.since, id)
+    }
+
+    fn start(
+        &mut self,
+        id: ProcessId,
+        reason: GrantReason,
+        actions: &mut Vec<Action>,
+        wake: &mut Time,
+    ) {
+        let (now, slice_max, slack) = (self.now, self.settings.slice_max, self.settings.hand_over);
+        let pod = self.table.listed_mut(id).1;
+        if pod.holders == 0 {
+            pod.unsettled_since = now;
+            self.weir.see(pod);
+        }
+        let end = pod.limit.exhausted_at(now, pod.unsettled_since, slack);
+        let floor = &mut self.weir.surplus_floor;
+        if reason == GrantReason::Surplus {
+            *floor = (*floor).max(pod.fair.surplus);
+        }
+        let until = now.after(slice_max).min(end);
+        *wake = (*wake).min(end).min(renewal_at(until, slice_max));
+        self.grant(id, until, reason, actions);
+    }
+
+    /// Renews tokens of holders that launch, early enough that none of them stops.
+    fn renew(&mut self, actions: &mut Vec<Action>, wake: &mut Time) {
+        let (now, slice_max, slack) = (self.now, self.settings.slice_max, self.settings.hand_over);
+        for at in 0..self.table.holding.len() {
+            let id = self.table.holding[at];
+            let (process, pod) = self.table.listed_mut(id);
+            if process.phase != Phase::Holding {
+                continue;
+            }
+            let renewal = renewal_at(process.until, slice_max);
+            if renewal > now || !process.active {
+                // So that the caller can say until then whether it has launched.
+                let look_at = if renewal > now {
+                    renewal
+                } else {
+                    process.until
+                };
+                if look_at > now {
+                    *wake = (*wake).min(look_at);
+                }
+                continue;
+            }
+            let end = pod.limit.exhausted_at(now, pod.unsettled_since, slack);
+            self.extend(id, now.after(slice_max).min(end), actions);
+        }
+    }
+}

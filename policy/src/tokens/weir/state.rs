@@ -1,0 +1,233 @@
+//! The accounts: virtual time, the clocks of pods, surplus, and what hand-overs may cost.
+
+use super::super::limit::ahead_by;
+use super::super::table::Pod;
+use super::super::{Quota, SHARE_WHOLE, Settings, quota, sum};
+use crate::{Span, Time};
+
+/// How many hand-overs can be saved up.
+const HAND_OVERS_SAVED: u64 = 8;
+/// A pod's share of the surplus moves on after this part of a cycle.
+const SURPLUS_TURNS: u64 = 5;
+
+/// A pod's accounts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::tokens) struct Fair {
+    /// On the virtual clock: when its usage so far would be just its request.
+    pub(in crate::tokens) clock: Time,
+    /// What a division left over.
+    pub(in crate::tokens) remainder: u64,
+    /// Surplus it had, counted from the start of the competition.
+    pub(in crate::tokens) surplus: Span,
+    /// What of the two accumulators of [`State`] was settled.
+    pub(in crate::tokens) seen_kept: Span,
+    pub(in crate::tokens) seen_kept_owed: Span,
+    /// The clock as it will be if the usage that is not known yet is as expected.
+    pub(in crate::tokens) expected: Time,
+}
+
+/// What the pods of a slot share.
+#[derive(Clone, Debug)]
+pub(in crate::tokens) struct State {
+    /// Virtual time.
+    pub(in crate::tokens) virtual_now: Time,
+    /// When virtual time was last moved.
+    pub(in crate::tokens) moved: Time,
+    /// The clock that is furthest ahead of those with demand.
+    pub(in crate::tokens) best_served: Option<Time>,
+    pub(in crate::tokens) half_cycle: Span,
+    pub(in crate::tokens) surplus_turn: Span,
+    pub(in crate::tokens) window: Span,
+    /// The surplus of whoever was given some last.
+    pub(in crate::tokens) surplus_floor: Span,
+    /// Time in which somebody waited who did not have to compete for surplus …
+    pub(in crate::tokens) kept: Span,
+    /// … and somebody who was behind by half a cycle.
+    pub(in crate::tokens) kept_owed: Span,
+    /// Somebody could run and waits.
+    pub(in crate::tokens) contended: bool,
+    /// The clock that is furthest behind of those.
+    pub(in crate::tokens) kept_clock: Option<Time>,
+    /// What hand-overs may cost, in nanoseconds of the whole GPU.
+    pub(in crate::tokens) hand_over_credit: i64,
+    /// What a division left over.
+    pub(in crate::tokens) credit_remainder: u64,
+    pub(in crate::tokens) pass: u64,
+}
+
+impl State {
+    pub(in crate::tokens) fn new(settings: &Settings) -> Self {
+        Self {
+            // Not zero, so that a new pod can lag by a window.
+            virtual_now: Time::ZERO.after(settings.window),
+            moved: Time::ZERO,
+            best_served: None,
+            half_cycle: Span(settings.cycle.0 / 2),
+            surplus_turn: Span(settings.cycle.0 / SURPLUS_TURNS),
+            window: settings.window,
+            surplus_floor: Span::ZERO,
+            kept: Span::ZERO,
+            kept_owed: Span::ZERO,
+            contended: false,
+            kept_clock: None,
+            hand_over_credit: 0,
+            credit_remainder: 0,
+            pass: 0,
+        }
+    }
+
+    pub(in crate::tokens) fn pod_comes(&self, pod: &mut Pod) {
+        pod.fair.clock = self.virtual_now;
+        pod.fair.expected = self.virtual_now;
+        self.see(pod);
+    }
+
+    /// What is owed stays the same in time of the GPU.
+    pub(in crate::tokens) fn quota_changes(&self, pod: &mut Pod, quota: Quota) {
+        let (before, after) = (pod.quota.request(), quota.request());
+        let owed = before.of(self.virtual_now.since(pod.fair.clock));
+        let ahead = before.of(pod.fair.clock.since(self.virtual_now));
+        pod.fair.remainder = 0;
+        pod.fair.clock = if after.is_none() || before.is_none() {
+            self.virtual_now
+        } else {
+            self.virtual_now
+                .after(after.time_to_accrue(ahead))
+                .before(after.time_to_accrue(owed))
+        };
+        pod.fair.expected = pod.fair.clock;
+    }
+
+    /// A process of the pod begins to wait.
+    pub(in crate::tokens) fn demand_begins(&self, now: Time, pod: &mut Pod) {
+        if pod.demand == 0 {
+            // Between a close and the next question it has not been away.
+            if now.since(pod.idle_since) > Span(2 * self.half_cycle.0) {
+                self.cap(pod);
+            }
+            self.see(pod);
+        }
+        // Whoever was closed a moment ago and asks again has not been away.
+        let least = self.surplus_floor.less(Span(2 * self.surplus_turn.0));
+        pod.fair.surplus = pod.fair.surplus.max(least);
+    }
+
+    pub(in crate::tokens) fn cap(&self, pod: &mut Pod) {
+        // What others lag as well is no saving.
+        let least = self
+            .best_served
+            .map_or(self.virtual_now, |clock| clock.min(self.virtual_now))
+            .before(self.window);
+        if pod.fair.clock < least {
+            pod.fair.clock = least;
+            pod.fair.expected = least;
+        }
+    }
+
+    pub(in crate::tokens) fn see(&self, pod: &mut Pod) {
+        pod.fair.seen_kept = self.kept;
+        pod.fair.seen_kept_owed = self.kept_owed;
+    }
+
+    /// How far a clock may be ahead before its pod competes for surplus.
+    pub(in crate::tokens) fn ahead_max(&self) -> Time {
+        self.virtual_now.after(self.half_cycle)
+    }
+
+    /// A pod with this clock competes for surplus. A little before the clock is as far as it may be, for
+    /// it is rounded down on its way there.
+    pub(in crate::tokens) fn is_ahead(&self, clock: Time) -> bool {
+        clock.after(Span(self.half_cycle.0 / 16)) >= self.ahead_max()
+    }
+
+    /// Sets usage against the pod's accounts.
+    pub(in crate::tokens) fn charge(&mut self, pod: &mut Pod, delta: Span) {
+        let request = pod.quota.request();
+        let fair = &mut pod.fair;
+        let kept = if self.is_ahead(fair.clock) {
+            Span(self.kept_owed.0 - fair.seen_kept_owed.0)
+        } else {
+            Span(self.kept.0 - fair.seen_kept.0)
+        };
+        fair.seen_kept = self.kept;
+        fair.seen_kept_owed = self.kept_owed;
+        let mut guaranteed = Span::ZERO;
+        if !request.is_none() {
+            let kept = delta.min(kept);
+            let (by, remainder) = ahead_by(request, kept, fair.remainder);
+            fair.clock = fair.clock.after(by);
+            let room = request.of(self.ahead_max().since(fair.clock));
+            let rest = delta.less(kept).min(room);
+            let (by, remainder) = ahead_by(request, rest, remainder);
+            fair.clock = fair.clock.after(by);
+            fair.remainder = remainder;
+            guaranteed = sum(kept, rest);
+        }
+        fair.expected = fair.clock;
+        let surplus = delta.less(guaranteed);
+        fair.surplus = sum(fair.surplus, surplus);
+        if !self.contended {
+            self.surplus_floor = self.surplus_floor.max(fair.surplus);
+        }
+        pod.account.guaranteed = sum(pod.account.guaranteed, guaranteed);
+        pod.account.surplus = sum(pod.account.surplus, surplus);
+    }
+
+    pub(in crate::tokens) fn hand_over_cost(sm: u32, settings: &Settings) -> i64 {
+        let cost = u128::from(settings.hand_over.0) * u128::from(sm)
+            / u128::from(settings.sm_limit.max(1));
+        i64::try_from(cost).unwrap_or(i64::MAX)
+    }
+
+    pub(in crate::tokens) fn hand_over_bound(settings: &Settings) -> i64 {
+        i64::try_from(settings.hand_over.0.saturating_mul(HAND_OVERS_SAVED)).unwrap_or(i64::MAX)
+    }
+
+    /// Nothing of the pod runs any more, so nothing is expected beyond what was told.
+    pub(in crate::tokens) fn rests(pod: &mut Pod) {
+        pod.fair.expected = pod.fair.clock;
+    }
+
+    /// SMs pass to somebody else.
+    pub(in crate::tokens) fn pay_hand_over(&mut self, sm: u32, settings: &Settings) {
+        self.hand_over_credit = self
+            .hand_over_credit
+            .saturating_sub(Self::hand_over_cost(sm, settings))
+            .max(-Self::hand_over_bound(settings));
+    }
+
+    /// How long until a close of a holder with `sm` may be paid.
+    pub(in crate::tokens) fn hand_over_affordable_in(&self, sm: u32, settings: &Settings) -> Span {
+        let missing = Self::hand_over_cost(sm, settings).saturating_sub(self.hand_over_credit);
+        u64::try_from(missing).map_or(Span::ZERO, |missing| {
+            settings.hand_over_share_max.time_to_accrue(Span(missing))
+        })
+    }
+
+    /// Lets virtual time and the accumulators go on to `now`.
+    pub(in crate::tokens) fn go_on(&mut self, now: Time, settings: &Settings) {
+        let passed = now.since(self.moved);
+        self.moved = self.moved.max(now);
+        let ahead = self.virtual_now.after(passed);
+        let bound = self
+            .best_served
+            .map_or(Time::NEVER, |clock| clock.after(self.window));
+        self.virtual_now = self.virtual_now.max(ahead.min(bound));
+        if let Some(clock) = self.kept_clock {
+            // It may be so only since a while ago.
+            let claims = self.ahead_max().since(clock);
+            let owed = self.virtual_now.since(clock.after(self.half_cycle));
+            self.kept = sum(self.kept, passed.min(claims));
+            self.kept_owed = sum(self.kept_owed, passed.min(owed));
+        }
+        let whole = u128::from(SHARE_WHOLE);
+        let share = u128::from(settings.hand_over_share_max.parts_per_million());
+        let credit = u128::from(passed.0) * share + u128::from(self.credit_remainder);
+        self.credit_remainder = quota::narrow(credit % whole);
+        let credit = i64::try_from(credit / whole).unwrap_or(i64::MAX);
+        self.hand_over_credit = self
+            .hand_over_credit
+            .saturating_add(credit)
+            .min(Self::hand_over_bound(settings));
+    }
+}

@@ -1,0 +1,453 @@
+//! The token scheduler against a naive model of who may hold what, over random operations.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
+
+mod tokens_machine;
+
+use policy::tokens::{
+    Action, CloseReason, PodId, ProcessId, Quota, Refusal, Rule, Settings, Share, Tokens,
+};
+use policy::{Span, Time};
+use tokens_machine::{MS, Random, SECOND};
+
+const PODS: u32 = 8;
+const PROCESSES: u32 = 16;
+const RULES: [Rule; 6] = [
+    Rule::Weir,
+    Rule::Paper,
+    Rule::ReactiveBucket,
+    Rule::TimeOnly,
+    Rule::Exclusive,
+    Rule::Racing,
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Waiting(u64),
+    Holding(u64),
+    Closing,
+}
+
+#[derive(Clone, Debug)]
+struct Process {
+    pod: usize,
+    sm: u32,
+    phase: Phase,
+    asks_again: bool,
+    contended: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Pod {
+    quota: Quota,
+    /// The largest limit it ever had.
+    limit_max: u64,
+    stopped: bool,
+    used: u64,
+    told: Vec<(u64, u64)>,
+    since: u64,
+}
+
+/// What a reader of the documentation expects.
+#[derive(Default)]
+struct Model {
+    pods: Vec<Option<Pod>>,
+    processes: Vec<Option<Process>>,
+    rule: Option<Rule>,
+    grants: u64,
+}
+
+impl Model {
+    fn occupied(&self) -> u64 {
+        let holds = |p: &&Process| matches!(p.phase, Phase::Holding(_) | Phase::Closing);
+        let sms = self.processes.iter().flatten().filter(holds);
+        sms.map(|p| u64::from(p.sm)).sum()
+    }
+
+    fn carry_out(&mut self, now: u64, actions: &[Action], context: &str) {
+        let rule = self.rule.unwrap();
+        for &action in actions {
+            match action {
+                Action::Grant { process, until, .. } => {
+                    let p = self.processes[process.0 as usize].as_mut().unwrap();
+                    assert!(
+                        matches!(p.phase, Phase::Waiting(_)),
+                        "{context}: {action:?} to {p:?}"
+                    );
+                    p.phase = Phase::Holding(until.0);
+                    p.contended = false;
+                    let pod = self.pods[p.pod].as_ref().unwrap();
+                    assert!(!pod.stopped, "{context}: {action:?} to a stopped pod");
+                    assert!(until.0 >= now, "{context}: {action:?}");
+                    if rule == Rule::Weir {
+                        pod.assert_within_limit(now, context);
+                    }
+                    self.grants += 1;
+                    let occupied = self.occupied();
+                    assert!(
+                        !rule.counts_sms() || occupied <= 10_000,
+                        "{context}: {action:?}, {occupied} occupied"
+                    );
+                }
+                Action::Extend { process, until } => {
+                    let p = self.processes[process.0 as usize].as_mut().unwrap();
+                    let Phase::Holding(before) = p.phase else {
+                        panic!("{context}: {action:?} to {p:?}");
+                    };
+                    assert!(until.0 > before, "{context}: {action:?}");
+                    p.phase = Phase::Holding(until.0);
+                }
+                Action::Close { process, .. } => {
+                    let p = self.processes[process.0 as usize].as_mut().unwrap();
+                    assert!(
+                        matches!(p.phase, Phase::Holding(_)),
+                        "{context}: {action:?} to {p:?}"
+                    );
+                    p.phase = Phase::Closing;
+                }
+                Action::Contended { process, contended } => {
+                    let p = self.processes[process.0 as usize].as_mut().unwrap();
+                    assert!(
+                        matches!(p.phase, Phase::Holding(_)) && p.contended != contended,
+                        "{context}: {action:?} to {p:?}"
+                    );
+                    p.contended = contended;
+                }
+            }
+        }
+    }
+
+    fn any_pod_holds_and_waits(&self) -> bool {
+        let processes = || self.processes.iter().flatten();
+        processes().any(|p| {
+            let other = |o: &Process| o.pod == p.pod && matches!(o.phase, Phase::Waiting(_));
+            matches!(p.phase, Phase::Holding(_) | Phase::Closing) && processes().any(other)
+        })
+    }
+
+    /// Nobody who may run and fits waits, unless another has been overtaken for long enough, or those that
+    /// are closing leave enough for it.
+    fn assert_work_conserved(&self, now: u64, overtaking_max: u64, context: &str) {
+        let free = 10_000_u64.saturating_sub(self.occupied());
+        let may_run = |p: &Process| {
+            let pod = self.pods[p.pod].as_ref().unwrap();
+            !pod.stopped && pod.quota.limit().is_whole()
+        };
+        let waiting: Vec<_> = (self.processes.iter().flatten())
+            .filter_map(|p| match p.phase {
+                Phase::Waiting(since) => Some((p, since)),
+                _ => None,
+            })
+            .collect();
+        let closing = (self.processes.iter().flatten()).filter(|p| p.phase == Phase::Closing);
+        let soon = free + closing.map(|p| u64::from(p.sm)).sum::<u64>();
+        let kept_free = waiting.iter().any(|&(p, since)| {
+            let sm = u64::from(p.sm);
+            sm > free
+                && (now - since >= overtaking_max || sm <= soon)
+                && !self.pods[p.pod].as_ref().unwrap().stopped
+        });
+        let fits = waiting
+            .iter()
+            .find(|(p, _)| may_run(p) && u64::from(p.sm) <= free);
+        assert!(
+            kept_free || fits.is_none(),
+            "{context}: {fits:?} waits with {free} free"
+        );
+    }
+}
+
+impl Pod {
+    fn assert_within_limit(&self, now: u64, context: &str) {
+        let limit = self.limit_max;
+        let ever = u128::from(now - self.since + SECOND) * u128::from(limit) / 1_000_000;
+        assert!(u128::from(self.used) <= ever, "{context}: {self:?}");
+        let from = now.saturating_sub(10 * SECOND);
+        let recent = self.told.iter().filter(|&&(at, _)| at > from);
+        let recent: u64 = recent.clone().map(|&(_, delta)| delta).sum::<u64>()
+            - recent.map(|&(_, delta)| delta).next().unwrap_or(0);
+        assert!(
+            recent <= 10_000 * limit,
+            "{context}: {recent} in 10 s, {self:?}"
+        );
+    }
+}
+
+/// Two schedulers get the same calls, and must give the same answers; a copy is woken early.
+struct Pair {
+    one: Tokens,
+    other: Tokens,
+}
+
+impl Pair {
+    fn call(&mut self, context: &str, body: impl Fn(&mut Tokens, &mut Vec<Action>)) -> Vec<Action> {
+        let (mut actions, mut same) = (Vec::new(), Vec::new());
+        body(&mut self.one, &mut actions);
+        body(&mut self.other, &mut same);
+        assert_eq!(actions, same, "{context}");
+        assert_eq!(self.one.next_wake(), self.other.next_wake(), "{context}");
+        actions
+    }
+
+    fn wake_a_copy_early(&self, now: u64, random: &mut Random, context: &str) {
+        let wake = self.one.next_wake().map_or(now + SECOND, |wake| wake.0);
+        if wake > now + 1 {
+            let mut copy = self.one.clone();
+            let mut actions = Vec::new();
+            let early = now + random.below(wake - now);
+            copy.wake(Time(early), &mut actions);
+            // When whose turn is over is an estimate, and a token that a limit cuts may be longer by then.
+            let turns = |action: &Action| match action {
+                Action::Close { reason, .. } => *reason == CloseReason::Turn,
+                Action::Extend { .. } => true,
+                _ => false,
+            };
+            let early = format!("{context}: {actions:?} at {early}, before {wake}");
+            assert!(actions.iter().all(turns), "{early}");
+        }
+    }
+}
+
+fn random_quota(random: &mut Random) -> Quota {
+    let limit = match random.below(4) {
+        0 => u32::try_from(random.below(1_000_001)).unwrap(),
+        _ => 1_000_000,
+    };
+    let request = u32::try_from(random.below(u64::from(limit) / 2 + 1)).unwrap();
+    let share = |ppm| Share::from_parts_per_million(ppm).unwrap();
+    Quota::new(share(request), share(limit)).unwrap()
+}
+
+fn random_operations(rule: Rule, seed: u64, steps: u64) {
+    let settings = Settings {
+        rule,
+        ..Settings::default()
+    };
+    let mut random = Random(seed);
+    let mut pair = Pair {
+        one: Tokens::new(settings).unwrap(),
+        other: Tokens::new(settings).unwrap(),
+    };
+    let mut model = Model {
+        pods: vec![None; PODS as usize],
+        processes: vec![None; PROCESSES as usize],
+        rule: Some(rule),
+        grants: 0,
+    };
+    let mut now = 0_u64;
+    let mut decided = true;
+    for step in 0..steps {
+        let text = format!("{rule:?}, seed {seed}, step {step}, {now} ns");
+        let context = text.as_str();
+        // Usage that was told since changes the order, and a pod that both holds and waits falls back in
+        // it while it runs.
+        if decided && !model.any_pod_holds_and_waits() {
+            pair.wake_a_copy_early(now, &mut random, context);
+        }
+        now += match random.below(10) {
+            0..4 => 0,
+            4..9 => random.below(3 * MS),
+            _ => random.below(100 * MS),
+        };
+        let at = Time(now);
+        let pod_at = u32::try_from(random.below(u64::from(PODS))).unwrap();
+        let (pod, pod_at) = (PodId(pod_at), pod_at as usize);
+        let process_at = u32::try_from(random.below(u64::from(PROCESSES))).unwrap();
+        let (process, process_at) = (ProcessId(process_at), process_at as usize);
+        let mut decides = true;
+        let actions = match random.below(100) {
+            0..3 => {
+                let quota = random_quota(&mut random);
+                let taken = model.pods[pod_at].is_some()
+                    || model.processes.iter().flatten().any(|p| p.pod == pod_at);
+                pair.call(context, |tokens, _| {
+                    let expected = if taken {
+                        Err(Refusal::PodTaken { pod })
+                    } else {
+                        Ok(())
+                    };
+                    assert_eq!(tokens.add_pod(at, pod, quota), expected, "{context}");
+                });
+                if !taken {
+                    model.pods[pod_at] = Some(Pod {
+                        quota,
+                        limit_max: u64::from(quota.limit().parts_per_million()),
+                        stopped: false,
+                        used: 0,
+                        told: Vec::new(),
+                        since: now,
+                    });
+                }
+                decides = false;
+                Vec::new()
+            }
+            3 => {
+                // Holders of it go on to exist until they are closed.
+                let actions = pair.call(context, |tokens, actions| {
+                    tokens.remove_pod(at, pod, actions);
+                });
+                if model.pods[pod_at].is_some() {
+                    for p in &mut model.processes {
+                        if p.as_ref().is_some_and(|p| {
+                            p.pod == pod_at && matches!(p.phase, Phase::Idle | Phase::Waiting(_))
+                        }) {
+                            *p = None;
+                        }
+                    }
+                }
+                model.carry_out(now, &actions, context);
+                model.pods[pod_at] = None;
+                Vec::new()
+            }
+            4..9 => {
+                let (sm, open) = (
+                    500 + u32::try_from(random.below(9_600)).unwrap(),
+                    random.below(20) == 0 && model.occupied() == 0,
+                );
+                let exists = model.processes[process_at].is_some();
+                let has_pod = model.pods[pod_at].is_some();
+                let good = !exists && has_pod && sm <= 10_000;
+                let actions = pair.call(context, |tokens, actions| {
+                    let added = tokens.add_process(at, process, pod, sm, open, actions);
+                    assert_eq!(added.is_ok(), good, "{context}: {added:?}");
+                });
+                if good {
+                    model.processes[process_at] = Some(Process {
+                        pod: pod_at,
+                        sm,
+                        phase: if open {
+                            Phase::Holding(now)
+                        } else {
+                            Phase::Idle
+                        },
+                        asks_again: false,
+                        contended: false,
+                    });
+                }
+                actions
+            }
+            9..40 => {
+                if let Some(p) = &mut model.processes[process_at] {
+                    match p.phase {
+                        Phase::Idle => p.phase = Phase::Waiting(now),
+                        Phase::Closing => p.asks_again = true,
+                        _ => {}
+                    }
+                    decides = p.phase != Phase::Closing;
+                }
+                pair.call(context, |tokens, actions| tokens.ask(at, process, actions))
+            }
+            40..60 => {
+                // Mostly one that has something to close.
+                let occupying = |p: &Process| matches!(p.phase, Phase::Holding(_) | Phase::Closing);
+                let found = (process_at..model.processes.len())
+                    .find(|&at| model.processes[at].as_ref().is_some_and(occupying));
+                let process_at = found.unwrap_or(process_at);
+                let process = ProcessId(u32::try_from(process_at).unwrap());
+                let mut gone = false;
+                if let Some(p) = &mut model.processes[process_at] {
+                    gone = model.pods[p.pod].is_none();
+                    p.phase = if std::mem::take(&mut p.asks_again) {
+                        Phase::Waiting(now)
+                    } else {
+                        Phase::Idle
+                    };
+                }
+                if gone {
+                    model.processes[process_at] = None;
+                }
+                pair.call(context, |tokens, actions| {
+                    tokens.closed(at, process, actions)
+                })
+            }
+            60..63 => {
+                model.processes[process_at] = None;
+                pair.call(context, |tokens, actions| {
+                    tokens.remove_process(at, process, actions);
+                })
+            }
+            63..66 => {
+                let stopped = random.below(3) == 0;
+                if let Some(pod) = &mut model.pods[pod_at] {
+                    pod.stopped = stopped;
+                }
+                pair.call(context, |tokens, actions| {
+                    tokens.hard_stop(at, pod, stopped, actions);
+                })
+            }
+            66..68 => {
+                let quota = random_quota(&mut random);
+                if let Some(pod) = &mut model.pods[pod_at] {
+                    pod.quota = quota;
+                    let limit = u64::from(quota.limit().parts_per_million());
+                    pod.limit_max = pod.limit_max.max(limit);
+                }
+                let known = model.pods[pod_at].is_some();
+                pair.call(context, |tokens, actions| {
+                    let set = tokens.set_quota(at, pod, quota, actions);
+                    assert_eq!(set.is_ok(), known, "{context}");
+                })
+            }
+            68..86 => {
+                (decides, decided) = (false, false);
+                let delta = random.below(5 * MS);
+                if let Some(pod) = &mut model.pods[pod_at] {
+                    pod.used += delta;
+                    pod.told.push((now, delta));
+                }
+                pair.call(context, |tokens, _| tokens.used(at, pod, Span(delta)))
+            }
+            86..90 => {
+                (decides, decided) = (false, false);
+                let since = (random.below(2) == 0).then(|| at.before(Span(random.below(MS))));
+                pair.call(context, |tokens, _| {
+                    tokens.active(at, process);
+                    tokens.unfinished(at, process, since);
+                })
+            }
+            _ => {
+                // As its caller would, on time.
+                decided = true;
+                if let Some(wake) = pair.one.next_wake() {
+                    now = now.max(wake.0);
+                }
+                pair.call(context, |tokens, actions| tokens.wake(Time(now), actions))
+            }
+        };
+        model.carry_out(now, &actions, context);
+        if decides && rule == Rule::Weir {
+            model.assert_work_conserved(now, settings.overtaking_max.0, context);
+        }
+        assert_eq!(pair.one.occupied(), model.occupied(), "{context}");
+        for (at, pod) in (0_u32..).zip(&model.pods) {
+            let Some(pod) = pod else { continue };
+            let account = pair.one.account(PodId(at)).unwrap();
+            assert_eq!(account.used.0, pod.used, "{context}");
+            if rule == Rule::Weir {
+                assert_eq!(
+                    account.guaranteed.0 + account.surplus.0,
+                    pod.used,
+                    "{context}"
+                );
+            }
+        }
+    }
+    println!("{rule:?}, seed {seed}: {} grants", model.grants);
+    assert!(
+        model.grants * 100 > steps,
+        "{rule:?}: {} grants",
+        model.grants
+    );
+}
+
+#[test]
+fn invariants_hold_over_random_operations() {
+    for rule in RULES {
+        let steps = if rule == Rule::Weir { 40_000 } else { 10_000 };
+        for seed in 1..=3 {
+            random_operations(rule, seed, steps);
+        }
+    }
+}
