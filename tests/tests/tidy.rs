@@ -56,8 +56,11 @@ fn policy_depends_on_nothing() {
 
 /// Members made of C interfaces or of shared memory, whose own manifests say how much `unsafe` there is. The workspace's
 /// lints, which forbid it, hold for all others.
-const UNSAFE_MEMBERS: [&str; 4] = [
+const UNSAFE_MEMBERS: [&str; 7] = [
+    "gpu-sidecar/agent/pages",
     "gpu-sidecar/model-server",
+    "gpu-sidecar/preload/core",
+    "gpu-sidecar/preload/front",
     "gpu-sidecar/softgpu/cuda",
     "gpu-sidecar/softgpu/nvml",
     "gpu-sidecar/softgpu/wire",

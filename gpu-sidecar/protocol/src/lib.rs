@@ -20,6 +20,7 @@
 
 pub mod message;
 pub mod page;
+pub mod union;
 
 /// The version of messages and pages.
 pub const VERSION: u8 = 1;

@@ -76,6 +76,8 @@ pub enum FromProcess {
         mps: bool,
         /// What the context itself keeps of the device's memory, in bytes, as measured; 0: not known.
         context_bytes: u64,
+        /// Kernel time until now, in nanoseconds: a hello may have waited for long to be heard.
+        busy_ns: u64,
     },
     /// A thread is parked at the gate.
     Ask {
@@ -137,6 +139,8 @@ pub enum FromAgent {
     },
     /// The two pages of the device, *orders* and *facts*, come with this message.
     Pages,
+    /// Another process of the pod needs memory: what this one has claimed and does not use is to be given back.
+    Relinquish,
     /// Not served, and why.
     Refused {
         /// Why.
@@ -326,12 +330,14 @@ impl FromProcess {
                 multiprocessors,
                 mps,
                 context_bytes,
+                busy_ns,
             } => {
                 let mut writer = Writer::new(2);
                 writer.raw(uuid);
                 writer.u32(*multiprocessors);
                 writer.flag(*mps);
                 writer.u64(*context_bytes);
+                writer.u64(*busy_ns);
                 writer
             }
             Self::Ask { epoch } => {
@@ -386,6 +392,7 @@ impl FromProcess {
                 multiprocessors: reader.u32()?,
                 mps: reader.flag()?,
                 context_bytes: reader.u64()?,
+                busy_ns: reader.u64()?,
             },
             3 => Self::Ask {
                 epoch: reader.u64()?,
@@ -441,6 +448,7 @@ impl FromAgent {
                 writer
             }
             Self::Pages => Writer::new(130),
+            Self::Relinquish => Writer::new(132),
             Self::Refused { reason, text } => {
                 let mut writer = Writer::new(131);
                 writer.u32(*reason as u32);
@@ -472,6 +480,7 @@ impl FromAgent {
                 pod: reader.text()?,
             },
             130 => Self::Pages,
+            132 => Self::Relinquish,
             131 => {
                 let reason = usize::try_from(reader.u32()?).map_err(|_| Malformed::Value)?;
                 Self::Refused {
@@ -506,6 +515,7 @@ mod tests {
                 multiprocessors: 114,
                 mps: true,
                 context_bytes: 1 << 29,
+                busy_ns: 6,
             },
             FromProcess::Ask { epoch: 11 },
             FromProcess::Closed { epoch: 12 },
@@ -533,6 +543,7 @@ mod tests {
                 pod: "default/a".to_owned(),
             },
             FromAgent::Pages,
+            FromAgent::Relinquish,
         ];
         all.extend(REFUSALS.map(|reason| FromAgent::Refused {
             reason,

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Region, What};
 use crate::pointer::{In, Out, Text, put_text};
 use crate::state::State;
+use device::part::sms_of_percentage;
 use softgpu_wire::identity::Identity;
 
 /// The version of the driver: CUDA 13.0.
@@ -80,7 +81,11 @@ fn figures(device: &Device) -> Figures {
 }
 
 /// An attribute, by its public number; those of textures, of surfaces and of what is absent are 0.
-fn attribute_of(device: &Device, attribute: u32) -> Option<i32> {
+fn attribute_of(
+    device: &Device,
+    attribute: u32,
+    clients_percentage: Option<u32>,
+) -> Option<i32> {
     let figures = figures(device);
     let [major, minor] = device.part.compute_capability;
     let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
@@ -98,13 +103,17 @@ fn attribute_of(device: &Device, attribute: u32) -> Option<i32> {
         12 | 82 => 65_536,
         13 => figures.clock_khz,
         14 => 512,
-        16 => number(device.sms),
+        // An MPS client is told what its percentage leaves it.
+        16 => number(clients_percentage.map_or(device.sms, |percent| {
+            sms_of_percentage(device.sms, device.part.sm_unit, percent)
+        })),
+        133 => i32::from(clients_percentage.is_some()),
         30 => 512,
         51 => 32,
         // Concurrent copy and kernel, mapped host memory, concurrent kernels, unified addresses, priorities, L1 of both
         // kinds, preemption, host pointers of registered memory, cooperative launches, registering, VMM, POSIX files,
-        // pools, IPC of events, MPS.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 90 | 91 | 95 | 99 | 102 | 103 | 115 | 125 | 133 => 1,
+        // pools, IPC of events.
+        15 | 19 | 31 | 41 | 78 | 79 | 80 | 90 | 91 | 95 | 99 | 102 | 103 | 115 | 125 => 1,
         32 => 1, // ECC
         33 => number(bus),
         34 => number(slot),
@@ -179,8 +188,14 @@ pub(crate) fn total_memory_short(out: Out<u32>, ordinal: i32) -> Result {
 
 /// `cuDeviceGetAttribute`
 pub(crate) fn attribute(out: Out<i32>, attribute: u32, ordinal: i32) -> Result {
-    let device = driver()?.device(ordinal)?;
-    out.put(attribute_of(device, attribute).ok_or(Error::INVALID_VALUE)?)
+    let driver = driver()?;
+    let device = driver.device(ordinal)?;
+    // 0: the daemon and the environment say nothing of it.
+    let percentage = driver.mps.as_ref().map(|mps| match mps.percentage_hundredths {
+        0 => 10_000,
+        said => u32::try_from(said).unwrap_or(10_000),
+    });
+    out.put(attribute_of(device, attribute, percentage).ok_or(Error::INVALID_VALUE)?)
 }
 
 /// `cuDeviceComputeCapability`

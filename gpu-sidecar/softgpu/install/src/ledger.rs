@@ -129,6 +129,25 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// The begin from which its times count, on the clock of all stamps (CLOCK_MONOTONIC); `None`: it is empty.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn begin(folder: &Path) -> Result<Option<Time>, LedgerError> {
+        let (old, new) = open_both(folder)?;
+        let introduced = introductions(&new)?;
+        let mut begin = None;
+        if let Some(old) = old
+            && is_before(&introductions(&old)?, &introduced)
+        {
+            begin = old.first()?;
+        }
+        match begin {
+            Some(begin) => Ok(Some(begin)),
+            None => new.first(),
+        }
+    }
+
     /// How long the selected time is, in ns.
     #[must_use]
     pub const fn span(&self) -> u64 {
@@ -175,6 +194,15 @@ impl Source {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(wrong(error)),
         }
+    }
+
+    /// When its first line begins.
+    fn first(&self) -> Result<Option<Time>, LedgerError> {
+        let mut first = None;
+        self.each(|line| {
+            first.get_or_insert(line.from);
+        })?;
+        Ok(first)
     }
 
     /// Hands on all whole lines, from the first on.
@@ -363,6 +391,7 @@ pub(crate) mod tests {
         assert_eq!(all.entries.len(), 3);
         assert_eq!(all.pids(), [41, 42]);
         assert_eq!((all.from, all.to), (0, 50_000));
+        assert_eq!(Ledger::begin(folder).unwrap(), Some(Time(1_000_000_000)));
         assert_eq!(all.processes.len(), 3);
         assert_eq!(all.entries[2].amount, 500);
 

@@ -1,0 +1,341 @@
+//! What it costs to pass a token on, as a multiple of a bare message there and back over a Unix socket in the same run, and what
+//! the service needs with 200 pods whose tokens are renewed a thousand times a second.
+//!
+//! `cargo bench -p gpu-sidecar`
+
+use std::io::{IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use agent_pages::{View, open_facts, open_orders};
+use gpu_sidecar::config::TokenSettings;
+use gpu_sidecar::events::Events;
+use gpu_sidecar::service;
+use gpu_sidecar::state::{
+    Command, DeviceMemory, Evict, Isolation, Pod, PodKey, PodSettings, ServiceHandle,
+    ServiceSettings, Slot, SlotKey, SlotKind,
+};
+use protocol::message::{FromProcess, MESSAGE_MAX};
+use protocol::page::{Facts, Orders};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, connect, listen, recv, recvmsg, send, socket_with, socketpair,
+};
+use rustix::thread::futex;
+
+type Anything<T> = Result<T, Box<dyn std::error::Error>>;
+
+const ROUNDS: usize = 5_000;
+const PODS: u32 = 200;
+const SPAN: Duration = Duration::from_secs(5);
+
+fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// A service with one slot and pods on it.
+fn node(
+    folder: &Path,
+    settings: TokenSettings,
+    pods: u32,
+    sm_hundredths: u32,
+) -> Anything<ServiceHandle> {
+    let handle = service::start(ServiceSettings {
+        tokens: settings,
+        host_memory: None,
+        events: Arc::new(Events::default()),
+        device_memory: Arc::new(DeviceMemory::default()),
+    })?;
+    handle.send(Command::SlotAdded(Arc::new(Slot {
+        key: SlotKey(0),
+        name: "0".to_owned(),
+        uuid: "GPU-00000000-0000-0000-0000-000000000000".to_owned(),
+        product: "bench".to_owned(),
+        kind: SlotKind::Mps,
+        sms: None,
+        memory_bytes: 80 << 30,
+        compute_capability: Some((9, 0)),
+        client_limit: 1_000,
+        seats: 1_000,
+        context_residue: None,
+        mps_pipe: None,
+        mig: None,
+    })))?;
+    handle.send(Command::MpsState {
+        slot: SlotKey(0),
+        is_up: true,
+        text: String::new(),
+    })?;
+    for key in 0..pods {
+        let own = folder.join(key.to_string());
+        std::fs::create_dir_all(&own)?;
+        let listener = seqpacket()?;
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        bind(&listener, &SocketAddrUnix::new(own.join("gpu.sock"))?)?;
+        listen(&listener, 8)?;
+        let pod = Pod {
+            key: PodKey(key),
+            serial: u64::from(key) + 1,
+            name: key.to_string(),
+            namespace: "bench".to_owned(),
+            function: "bench".to_owned(),
+            revision: "bench".to_owned(),
+            uid: None,
+            cgroup: None,
+            settings: PodSettings {
+                isolation: Isolation::Shared,
+                sm_hundredths,
+                quota_request_ppm: 1_000_000 / pods,
+                // With a limit of one nothing would ever have to be renewed.
+                quota_limit_ppm: 900_000,
+                gpu_memory: None,
+                evict: Evict::Host,
+                slo: None,
+                is_pipeline: false,
+            },
+            slot: SlotKey(0),
+            folder: own,
+        };
+        handle.send(Command::PodAdded {
+            pod: Arc::new(pod),
+            listener,
+        })?;
+    }
+    Ok(handle)
+}
+
+struct Client {
+    connection: OwnedFd,
+    orders: View<Orders>,
+    facts: View<Facts>,
+}
+
+impl Client {
+    fn new(folder: &Path, pod: u32) -> Anything<Self> {
+        let connection = seqpacket()?;
+        connect(
+            &connection,
+            &SocketAddrUnix::new(folder.join(pod.to_string()).join("gpu.sock"))?,
+        )?;
+        let say =
+            |message: &FromProcess| send(&connection, message.write().finish(), SendFlags::empty());
+        let _bytes = say(&FromProcess::Hello {
+            pid: 1,
+            again: false,
+            open: false,
+            busy_ns: 0,
+            ungated_ns: 0,
+            bytes_used: 0,
+            program: "bench".to_owned(),
+        })?;
+        let mut bytes = [0; MESSAGE_MAX];
+        let _welcome = recv(&connection, &mut bytes, RecvFlags::empty())?;
+        let _bytes = say(&FromProcess::Attach {
+            uuid: [0; 16],
+            multiprocessors: 1,
+            mps: true,
+            context_bytes: 0,
+            busy_ns: 0,
+        })?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let _pages = recvmsg(
+            &connection,
+            &mut parts,
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )?;
+        let mut files = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                files.extend(rights);
+            }
+        }
+        let [orders, facts] = files.as_slice() else {
+            return Err("no pages".into());
+        };
+        Ok(Self {
+            orders: open_orders(orders.as_fd())?,
+            facts: open_facts(facts.as_fd())?,
+            connection,
+        })
+    }
+
+    fn say(&self, message: &FromProcess) -> Anything<()> {
+        let _bytes = send(
+            &self.connection,
+            message.write().finish(),
+            SendFlags::empty(),
+        )?;
+        Ok(())
+    }
+
+    fn ask(&self) -> Anything<()> {
+        let epoch = self.orders.gate.epoch();
+        self.say(&FromProcess::Ask { epoch })
+    }
+
+    fn wait(&self) {
+        while !self.orders.gate.is_open() {
+            let word = self.orders.gate.word();
+            let seen = word.load(Ordering::Acquire);
+            if seen & 1 == 1 {
+                let _woken = futex::wait(word, futex::Flags::empty(), seen, None);
+            }
+        }
+    }
+}
+
+fn percentiles(mut spans: Vec<Duration>) -> (Duration, Duration) {
+    spans.sort_unstable();
+    let at = |part: usize| {
+        spans
+            .get(spans.len() * part / 100)
+            .copied()
+            .unwrap_or_default()
+    };
+    (at(50), at(99))
+}
+
+fn ping_pong() -> Anything<(Duration, Duration)> {
+    let (near, far) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let echo = std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while let Ok((read, _)) = recv(&far, &mut bytes, RecvFlags::empty()) {
+            if read == 0 || send(&far, &bytes[..read], SendFlags::empty()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut spans = Vec::with_capacity(ROUNDS);
+    let mut bytes = [0; 64];
+    for _round in 0..ROUNDS {
+        let begin = Instant::now();
+        let _bytes = send(&near, &[0; 12], SendFlags::empty())?;
+        let _bytes = recv(&near, &mut bytes, RecvFlags::empty())?;
+        spans.push(begin.elapsed());
+    }
+    drop(near);
+    let _ended = echo.join();
+    Ok(percentiles(spans))
+}
+
+/// From giving back in one process until the next sees its gate open: a message, a decision, a futex.
+fn hand_over(folder: &Path) -> Anything<(Duration, Duration)> {
+    let handle = node(folder, TokenSettings::default(), 2, 10_000)?;
+    let clients = [Client::new(folder, 0)?, Client::new(folder, 1)?];
+    let clients = Arc::new(clients);
+    clients[0].ask()?;
+    clients[0].wait();
+    let mut spans = Vec::with_capacity(ROUNDS);
+    for round in 0..ROUNDS {
+        let (holder, next) = (round % 2, (round + 1) % 2);
+        clients[next].ask()?;
+        let both = Arc::clone(&clients);
+        let waits = std::thread::spawn(move || {
+            both[next].wait();
+            Instant::now()
+        });
+        // It waits in the kernel by then.
+        let until = Instant::now() + Duration::from_micros(300);
+        while Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let epoch = clients[holder].orders.gate.epoch();
+        let begin = Instant::now();
+        clients[holder].say(&FromProcess::Closed { epoch: epoch & !1 })?;
+        let opened = waits.join().map_err(|_| "the waiting thread")?;
+        spans.push(opened.saturating_duration_since(begin));
+    }
+    handle.send(Command::Stop)?;
+    Ok(percentiles(spans))
+}
+
+/// Part of a core, and renewals a second.
+fn many(folder: &Path) -> Anything<(f64, f64)> {
+    let settings = TokenSettings {
+        slice_max: Duration::from_millis(200),
+        ..TokenSettings::default()
+    };
+    let handle = node(folder, settings, PODS, 10_000 / PODS)?;
+    let clients: Vec<_> = (0..PODS)
+        .map(|pod| Client::new(folder, pod))
+        .collect::<Anything<_>>()?;
+    for client in &clients {
+        client.ask()?;
+        client.wait();
+    }
+    let done = AtomicBool::new(false);
+    let (mut cpu, mut renewals) = (0.0, 0_u64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for client in &clients {
+                    client.facts.launches.0.fetch_add(1, Ordering::Relaxed);
+                }
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+        });
+        let until: Vec<_> = clients
+            .iter()
+            .map(|client| client.orders.open_until.load(Ordering::Relaxed))
+            .collect();
+        let mut last = until;
+        let before = handle.refresh().agent.service_cpu_ns;
+        let begin = Instant::now();
+        while begin.elapsed() < SPAN {
+            std::thread::park_timeout(Duration::from_millis(50));
+            for (client, last) in clients.iter().zip(&mut last) {
+                let now = client.orders.open_until.load(Ordering::Relaxed);
+                renewals += u64::from(now != *last);
+                *last = now;
+            }
+        }
+        let used = handle.refresh().agent.service_cpu_ns - before;
+        cpu = Duration::from_nanos(used).as_secs_f64() / begin.elapsed().as_secs_f64();
+        done.store(true, Ordering::Relaxed);
+    });
+    handle.send(Command::Stop)?;
+    #[expect(clippy::cast_precision_loss, reason = "some thousands")]
+    let rate = renewals as f64 / SPAN.as_secs_f64();
+    Ok((cpu, rate))
+}
+
+fn main() -> Anything<()> {
+    let folder = tempfile::tempdir()?;
+    let bare = ping_pong()?;
+    let passed = hand_over(&folder.path().join("two"))?;
+    let (cpu, rate) = many(&folder.path().join("many"))?;
+    let times = |own: Duration, bare: Duration| own.as_secs_f64() / bare.as_secs_f64();
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "bare message there and back: p50 {:?}, p99 {:?}",
+        bare.0, bare.1
+    )?;
+    writeln!(
+        out,
+        "token passed on:             p50 {:?} ({:.2} x), p99 {:?} ({:.2} x)",
+        passed.0,
+        times(passed.0, bare.0),
+        passed.1,
+        times(passed.1, bare.1)
+    )?;
+    writeln!(
+        out,
+        "{PODS} pods, {rate:.0} renewals a second: {:.2} % of a core",
+        cpu * 100.0
+    )?;
+    Ok(())
+}

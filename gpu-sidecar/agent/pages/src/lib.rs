@@ -1,0 +1,230 @@
+//! The two pages that the agent shares with each process (design §4.8): a memory file each, sealed so that nobody can shrink it
+//! under the other's feet, and mapped.
+//!
+//! What lies in them are atomics alone, so a reference to a page that another process writes to is sound; what that
+//! process writes is checked by whoever reads it.
+
+use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use protocol::page::{Facts, Orders, PAGE_BYTES};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+mod sealed {
+    pub trait Contents: Sync {
+        const NAME: &'static str;
+        fn new() -> Self;
+    }
+}
+use sealed::Contents;
+
+impl Contents for Orders {
+    const NAME: &'static str = "weir-orders";
+    fn new() -> Self {
+        Self::new()
+    }
+}
+
+impl Contents for Facts {
+    const NAME: &'static str = "weir-facts";
+    fn new() -> Self {
+        Self::new()
+    }
+}
+
+/// A page, mapped for as long as this lives. The file can be handed to the other process.
+#[derive(Debug)]
+pub struct Page<T: Contents> {
+    mapped: NonNull<T>,
+    file: OwnedFd,
+    contents: PhantomData<T>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and holds atomics alone.
+unsafe impl<T: Contents> Send for Page<T> {}
+// SAFETY: as above.
+unsafe impl<T: Contents> Sync for Page<T> {}
+
+impl<T: Contents> Page<T> {
+    /// A page with nothing in it.
+    ///
+    /// # Errors
+    /// The kernel has no file descriptor, no memory or no memory files.
+    pub fn new() -> io::Result<Self> {
+        const { assert!(size_of::<T>() <= PAGE_BYTES && align_of::<T>() <= PAGE_BYTES) };
+        let file = memfd_create(T::NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, PAGE_BYTES as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // SAFETY: a new mapping, wherever the kernel puts it, of a file that cannot shrink.
+        let mapped = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }?;
+        let mapped = NonNull::new(mapped.cast::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a page that is large enough, aligned to pages, which nobody else has yet.
+        unsafe { mapped.write(T::new()) };
+        Ok(Self {
+            mapped,
+            file,
+            contents: PhantomData,
+        })
+    }
+
+    /// The file, for a process that writes to it.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The file opened anew, for a process that must not write to it.
+    ///
+    /// # Errors
+    /// `/proc` is not there, or no file descriptor is left.
+    pub fn read_only(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        File::open(path).map(OwnedFd::from)
+    }
+}
+
+impl<T: Contents> Deref for Page<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: mapped and written to since `new`, until `drop`.
+        unsafe { self.mapped.as_ref() }
+    }
+}
+
+impl<T: Contents> Drop for Page<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`; references to it end with this value.
+        let _any = unsafe { munmap(self.mapped.as_ptr().cast(), PAGE_BYTES) };
+    }
+}
+
+/// The other side's page, mapped for as long as this lives.
+#[derive(Debug)]
+pub struct View<T: Contents> {
+    mapped: NonNull<T>,
+}
+
+// SAFETY: as of `Page`.
+unsafe impl<T: Contents> Send for View<T> {}
+// SAFETY: as of `Page`.
+unsafe impl<T: Contents> Sync for View<T> {}
+
+impl<T: Contents> View<T> {
+    fn new(file: BorrowedFd<'_>, protection: ProtFlags) -> io::Result<Self> {
+        let is_sealed = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
+        if !is_sealed || u64::try_from(fstat(file)?.st_size) != Ok(PAGE_BYTES as u64) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // SAFETY: a new mapping, wherever the kernel puts it, of a file that is large enough and cannot shrink.
+        let mapped = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES,
+                protection,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }?;
+        let mapped = NonNull::new(mapped.cast::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { mapped })
+    }
+}
+
+/// Maps the *orders* that an agent has handed over. They are read alone: a store ends the process.
+///
+/// # Errors
+/// It is no such file, or cannot be mapped.
+pub fn open_orders(file: BorrowedFd<'_>) -> io::Result<View<Orders>> {
+    View::new(file, ProtFlags::READ)
+}
+
+/// Maps the *facts* that an agent has handed over.
+///
+/// # Errors
+/// It is no such file, or cannot be mapped.
+pub fn open_facts(file: BorrowedFd<'_>) -> io::Result<View<Facts>> {
+    View::new(file, ProtFlags::READ | ProtFlags::WRITE)
+}
+
+impl<T: Contents> Deref for View<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: mapped since `new`, until `drop`; any bytes are a value, since all that lies in pages are numbers.
+        unsafe { self.mapped.as_ref() }
+    }
+}
+
+impl<T: Contents> Drop for View<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`; references to it end with this value.
+        let _any = unsafe { munmap(self.mapped.as_ptr().cast(), PAGE_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let page = Page::<Facts>::new().unwrap();
+        page.launches.0.store(7, Ordering::Relaxed);
+        let file = File::from(page.file().try_clone_to_owned().unwrap());
+        let mut bytes = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 64).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), 7);
+    }
+
+    #[test]
+    fn nobody_can_shrink_it_or_write_to_what_is_read_only() {
+        let page = Page::<Orders>::new().unwrap();
+        assert!(ftruncate(page.file(), 0).is_err());
+        let other = page.read_only().unwrap();
+        assert!(rustix::io::write(&other, b"x").is_err());
+        assert!(ftruncate(&other, 0).is_err());
+        assert_eq!(page.layout(), u32::from(protocol::VERSION));
+    }
+
+    #[test]
+    fn the_other_side_sees_what_is_written() {
+        let (orders, facts) = (
+            Page::<Orders>::new().unwrap(),
+            Page::<Facts>::new().unwrap(),
+        );
+        let read_only = orders.read_only().unwrap();
+        let (theirs, own) = (
+            open_orders(read_only.as_fd()).unwrap(),
+            open_facts(facts.file()).unwrap(),
+        );
+        orders.gate.set(4);
+        own.push(1, 2);
+        let mut stretches = Vec::new();
+        assert_eq!(
+            (theirs.gate.epoch(), facts.stretches(0, &mut stretches)),
+            (4, 1)
+        );
+        let other = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        assert!(open_facts(other.as_fd()).is_err());
+    }
+}

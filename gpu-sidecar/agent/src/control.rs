@@ -1,0 +1,509 @@
+//! The control API: what is there, how it stands, and what happens, in JSON.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/slots` | slots, and how NVML and MPS stand |
+//! | `GET /v1/instances` | pods with processes, quotas, shares of the last ten seconds, waits, memory; those that are refused |
+//! | `GET /v1/instances/{id}` | one pod; its id is its name |
+//! | `POST /v1/instances/{id}:evict`, `:restore` | 202, or 409 with the reason why not |
+//! | `GET /v1/events` | one line for each event, past ones first, until the client leaves |
+//! | `GET /healthz` | `ok` while the token service runs |
+//!
+//! A request that is wrong is answered with `{"error": …, "allowed": […]}`. Bounds: 64 connections, heads of 16 KiB, 16
+//! requests of an HTTP/2 connection at a time, [`EVENT_STREAMS_MAX`] streams of events; a reader of events that is more than
+//! a ring of 1,024 events behind, or takes nothing for 10 s, is let go with a last line that says so.
+//! The API is for the node alone: it listens on loopback, and does not answer browsers (whoever sends `Origin`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, ORIGIN};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::events::{EVENTS_MAX, Event, Events};
+use crate::http::{AnswerBody, Handler, Stream, StreamSender, answer, json as json_answer, wrong};
+use crate::metrics::Metrics;
+use crate::mps::{MpsEnvironment, has_room};
+use crate::node::{MpsState, NodeState, SlotState};
+use crate::state::{Command, Declined, Figures, PodFigures, PodKey, WAIT_BOUNDS_NS};
+
+/// Streams of events at a time.
+pub(crate) const EVENT_STREAMS_MAX: usize = 16;
+/// Lines between the ring and a reader.
+const LINES_AHEAD: usize = 16;
+/// A reader takes a line within this time.
+const LINE_SPAN: Duration = Duration::from_secs(10);
+/// The service answers within this time.
+const ANSWER_SPAN: Duration = Duration::from_secs(5);
+/// What can be asked for.
+const RESOURCES: [&str; 7] = [
+    "GET /v1/slots",
+    "GET /v1/instances",
+    "GET /v1/instances/{id}",
+    "POST /v1/instances/{id}:evict",
+    "POST /v1/instances/{id}:restore",
+    "GET /v1/events",
+    "GET /healthz",
+];
+
+/// The API.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) cancel: CancellationToken,
+}
+
+/// `/metrics`.
+#[derive(Debug)]
+pub(crate) struct Scrape(pub(crate) Arc<Metrics>);
+
+impl Handler for Scrape {
+    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<AnswerBody> {
+        if request.uri().path() != "/metrics" {
+            return wrong(StatusCode::NOT_FOUND, "no such resource", &["GET /metrics"]);
+        }
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return not_allowed("GET, HEAD", &["GET", "HEAD"]);
+        }
+        let metrics = Arc::clone(&self.0);
+        match tokio::task::spawn_blocking(move || metrics.text()).await {
+            Ok(Ok(text)) => answer(
+                StatusCode::OK,
+                "text/plain; version=0.0.4; charset=utf-8",
+                text,
+            ),
+            Ok(Err(why)) => wrong(StatusCode::INTERNAL_SERVER_ERROR, &why, &[]),
+            Err(error) => wrong(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), &[]),
+        }
+    }
+}
+
+fn not_allowed(header: &'static str, allowed: &[&str]) -> Response<AnswerBody> {
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    let mut response = wrong(status, "the method is not allowed here", allowed);
+    let header = HeaderValue::from_static(header);
+    response.headers_mut().insert(ALLOW, header);
+    response
+}
+
+/// What an operator wants of a pod's model.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    Evict,
+    Restore,
+}
+
+impl Handler for Control {
+    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<AnswerBody> {
+        if request.headers().contains_key(ORIGIN) {
+            let why = "requests of browsers (with Origin) are not answered";
+            return wrong(StatusCode::FORBIDDEN, why, &[]);
+        }
+        let path = request.uri().path().to_owned();
+        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+        let order = path
+            .strip_prefix("/v1/instances/")
+            .and_then(|rest| rest.rsplit_once(':'))
+            .and_then(|(id, verb)| match verb {
+                "evict" => Some((id.to_owned(), Order::Evict)),
+                "restore" => Some((id.to_owned(), Order::Restore)),
+                _ => None,
+            });
+        if let Some((id, order)) = order {
+            if request.method() != Method::POST {
+                return not_allowed("POST", &["POST"]);
+            }
+            return self.order(&id, order).await;
+        }
+        let is_known = matches!(
+            path.as_str(),
+            "/v1/slots" | "/v1/instances" | "/v1/events" | "/healthz"
+        ) || path
+            .strip_prefix("/v1/instances/")
+            .is_some_and(|id| !id.is_empty() && !id.contains(['/', ':']));
+        if !is_known {
+            return wrong(StatusCode::NOT_FOUND, "no such resource", &RESOURCES);
+        }
+        if !is_read {
+            return not_allowed("GET, HEAD", &["GET", "HEAD"]);
+        }
+        match path.as_str() {
+            "/healthz" if self.metrics.service.is_ended() => {
+                let why = "the token service has ended";
+                wrong(StatusCode::SERVICE_UNAVAILABLE, why, &[])
+            }
+            "/healthz" => answer(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
+            "/v1/events" => self.stream(),
+            path => {
+                let (own, path) = (Arc::clone(&self), path.to_owned());
+                // Figures are waited for, for up to 50 ms.
+                let told = tokio::task::spawn_blocking(move || own.tell(&path)).await;
+                told.unwrap_or_else(|error| {
+                    wrong(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), &[])
+                })
+            }
+        }
+    }
+}
+
+impl Control {
+    fn tell(&self, path: &str) -> Response<AnswerBody> {
+        let figures = self.metrics.service.refresh();
+        let node = self.metrics.node.snapshot();
+        match path.strip_prefix("/v1/instances") {
+            None => json_answer(StatusCode::OK, &slots(&node, &figures)),
+            Some("") => {
+                let pods = self.metrics.pods.lock();
+                let served = pods.served.clone();
+                let refused: Vec<_> = pods
+                    .refused
+                    .iter()
+                    .map(|(id, refused)| {
+                        json!({"id": id, "reason": refused.reason, "text": refused.text})
+                    })
+                    .collect();
+                drop(pods);
+                let instances: Vec<_> = served
+                    .iter()
+                    .map(|pod| self.instance(&node, figures.pod(pod.serial), pod))
+                    .collect();
+                let body = json!({"instances": instances, "refused": refused});
+                json_answer(StatusCode::OK, &body)
+            }
+            Some(id) => match self.find(id.trim_start_matches('/')) {
+                Ok(pod) => {
+                    let body = self.instance(&node, figures.pod(pod.serial), &pod);
+                    json_answer(StatusCode::OK, &body)
+                }
+                Err(response) => response,
+            },
+        }
+    }
+
+    #[expect(clippy::result_large_err, reason = "an answer is what it is")]
+    fn find(&self, id: &str) -> Result<Arc<crate::state::Pod>, Response<AnswerBody>> {
+        let pods = self.metrics.pods.lock();
+        if let Some(pod) = pods.served.iter().find(|pod| pod.name == id) {
+            return Ok(Arc::clone(pod));
+        }
+        if let Some(refused) = pods.refused.get(id) {
+            let body = json!({
+                "error": "the instance is refused", "reason": refused.reason, "text": refused.text, "allowed": [],
+            });
+            return Err(json_answer(StatusCode::NOT_FOUND, &body));
+        }
+        // So many are named that an answer stays readable.
+        let allowed: Vec<_> = pods
+            .served
+            .iter()
+            .take(64)
+            .map(|pod| pod.name.as_str())
+            .collect();
+        Err(wrong(StatusCode::NOT_FOUND, "no such instance", &allowed))
+    }
+
+    fn instance(
+        &self,
+        node: &NodeState,
+        figures: Option<&PodFigures>,
+        pod: &crate::state::Pod,
+    ) -> Value {
+        let slot = node.slot(pod.slot);
+        let settings = &pod.settings;
+        let environment = slot.and_then(|own| MpsEnvironment::of(&own.slot, settings));
+        let variables = environment.map(|environment| {
+            let variables = environment.variables().into_iter();
+            variables
+                .map(|(name, value)| (name.to_owned(), Value::from(value)))
+                .collect::<serde_json::Map<_, _>>()
+        });
+        let mut body = json!({
+            "id": pod.name,
+            "namespace": pod.namespace,
+            "function": pod.function,
+            "revision": pod.revision,
+            "uid": pod.uid,
+            "slot": slot.map(|own| own.slot.name.as_str()),
+            "gpu": slot.map(|own| own.slot.gpu_uuid()),
+            "slot_lost": slot.and_then(|own| own.lost.as_deref()),
+            "isolation": settings.isolation,
+            "evict": settings.evict,
+            "variant": if settings.is_pipeline { "pipeline" } else { "monolith" },
+            "sm_percent": f64::from(settings.sm_hundredths) / 100.0,
+            "quota_request": f64::from(settings.quota_request_ppm) / 1e6,
+            "quota_limit": f64::from(settings.quota_limit_ppm) / 1e6,
+            "shares": self.metrics.recent.shares(pod.serial),
+            "mps": slot.map(|own| &own.mps),
+            "environment": variables,
+        });
+        if let (Value::Object(body), Some(figures)) = (&mut body, figures) {
+            let waits = &figures.counters.waits;
+            let bounds = WAIT_BOUNDS_NS
+                .iter()
+                .map(|ns| Some(seconds(*ns)))
+                .chain([None]);
+            let buckets: Vec<_> = bounds
+                .zip(waits.counts)
+                .filter(|(_, count)| *count > 0)
+                .map(|(bound, count)| json!({"up_to_seconds": bound, "count": count}))
+                .collect();
+            let more = json!({
+                "token": {
+                    "held": figures.has_token,
+                    "waiting": figures.is_waiting,
+                    "grants": figures.counters.grants,
+                    "overruns": figures.counters.overruns,
+                    "overrun_seconds": seconds(figures.counters.overrun_ns),
+                    "debt_seconds": seconds(figures.debt_ns),
+                },
+                "waits": {"count": waits.count(), "sum_seconds": seconds(waits.sum_ns), "buckets": buckets},
+                "used_seconds": seconds(figures.counters.used_wall_ns),
+                "used_sm_seconds": seconds(figures.counters.used_sm_ns),
+                "given_seconds": seconds(figures.counters.given_ns),
+                "asked_seconds": seconds(figures.counters.asked_ns),
+                "ungated_seconds": seconds(figures.counters.ungated_ns),
+                "launches": figures.counters.launches,
+                "unknown_symbols": figures.counters.unknown_symbols,
+                "memory": {
+                    "used_bytes": figures.memory_used,
+                    "limit_bytes": figures.memory_limit,
+                    "refused_allocations": figures.counters.refused_allocations,
+                },
+                "refused_connections": figures.counters.refused_connections,
+                "silent_processes": figures.silent_processes,
+                "processes": figures.processes,
+            });
+            if let Value::Object(more) = more {
+                body.extend(more);
+            }
+        }
+        body
+    }
+
+    async fn order(&self, id: &str, order: Order) -> Response<AnswerBody> {
+        let key: PodKey = match self.find(id) {
+            Ok(pod) => pod.key,
+            Err(response) => return response,
+        };
+        let (sender, answered) = oneshot::channel();
+        let command = match order {
+            Order::Evict => Command::Evict {
+                pod: key,
+                answer: sender,
+            },
+            Order::Restore => Command::Restore {
+                pod: key,
+                answer: sender,
+            },
+        };
+        if let Err(error) = self.metrics.service.try_send(command) {
+            return wrong(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), &[]);
+        }
+        match tokio::time::timeout(ANSWER_SPAN, answered).await {
+            Ok(Ok(Ok(()))) => json_answer(StatusCode::ACCEPTED, &json!({})),
+            Ok(Ok(Err(Declined(reason)))) => {
+                json_answer(StatusCode::CONFLICT, &json!({"reason": reason}))
+            }
+            Ok(Err(_)) | Err(_) => {
+                let why = "the token service does not answer";
+                wrong(StatusCode::SERVICE_UNAVAILABLE, why, &[])
+            }
+        }
+    }
+
+    fn stream(&self) -> Response<AnswerBody> {
+        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
+            let why =
+                format!("{EVENT_STREAMS_MAX} streams of events are open, and no more are allowed");
+            return wrong(StatusCode::SERVICE_UNAVAILABLE, &why, &[]);
+        };
+        let (past, receiver) = self.events.subscribe();
+        let (sender, stream) = Stream::new(LINES_AHEAD);
+        let cancel = self.cancel.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            tokio::select! {
+                () = pump(past, receiver, sender) => {}
+                () = cancel.cancelled() => {}
+            }
+        });
+        let mut response = Response::new(stream.boxed_unsync());
+        let kind = HeaderValue::from_static("application/x-ndjson");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    }
+}
+
+fn line(event: &impl Serialize) -> Bytes {
+    let mut text = serde_json::to_vec(event).unwrap_or_default();
+    text.push(b'\n');
+    text.into()
+}
+
+/// Hands events on until the reader is gone, or too slow.
+async fn pump(
+    past: Vec<Arc<Event>>,
+    mut receiver: tokio::sync::broadcast::Receiver<Arc<Event>>,
+    sender: StreamSender,
+) {
+    let StreamSender { parts, last } = sender;
+    let is_taken = async |event: &Arc<Event>| {
+        let sent = parts.send_timeout(line(&**event), LINE_SPAN).await;
+        sent.map_err(|error| {
+            matches!(
+                error,
+                tokio::sync::mpsc::error::SendTimeoutError::Timeout(_)
+            )
+        })
+    };
+    let let_go = |why: String| {
+        let _gone = last.send(line(&json!({"error": why, "allowed": []})));
+    };
+    let slow = || {
+        let seconds = LINE_SPAN.as_secs();
+        format!("the reader took nothing for {seconds} s and is let go; ask again")
+    };
+    for event in &past {
+        match is_taken(event).await {
+            Ok(()) => {}
+            Err(true) => return let_go(slow()),
+            Err(false) => return,
+        }
+    }
+    loop {
+        let received = tokio::select! {
+            received = receiver.recv() => received,
+            () = parts.closed() => return,
+        };
+        match received {
+            Ok(event) => match is_taken(&event).await {
+                Ok(()) => {}
+                Err(true) => return let_go(slow()),
+                Err(false) => return,
+            },
+            Err(RecvError::Lagged(_)) => {
+                return let_go(format!(
+                    "the reader is more than {EVENTS_MAX} events behind and is let go; ask again"
+                ));
+            }
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64()
+}
+
+fn slots(node: &NodeState, figures: &Figures) -> Value {
+    let slot = |own: &SlotState| {
+        let clients = match &own.mps {
+            MpsState::Up { clients, .. } => clients.len(),
+            _ => 0,
+        };
+        let figures = figures.slot(own.slot.key).map(|figures| {
+            json!({
+                "held": f64::from(figures.held_hundredths) / 1e4,
+                "holders": figures.holders,
+                "waiters": figures.waiters,
+                "grants": figures.grants,
+                "busy_seconds": seconds(figures.busy_ns),
+                "idle_while_waiting_seconds": seconds(figures.idle_while_waiting_ns),
+                "processes": figures.processes,
+            })
+        });
+        json!({
+            "slot": own.slot.name,
+            "uuid": own.slot.uuid,
+            "gpu": own.slot.gpu_uuid(),
+            "product": own.slot.product,
+            "kind": own.slot.kind,
+            "lost": own.lost,
+            "losses": own.losses,
+            "sms": own.slot.sms,
+            "memory_bytes": own.slot.memory_bytes,
+            "memory_used_bytes": own.memory_used,
+            "seats": own.slot.seats,
+            "context_residue_bytes": own.slot.context_residue,
+            "compute_capability": own.slot.compute_capability.map(|(major, minor)| format!("{major}.{minor}")),
+            "mig": own.slot.mig,
+            "mps": {
+                "state": own.mps,
+                "restarts": own.mps_restarts,
+                "client_limit": own.slot.client_limit,
+                "client_limit_reached": has_room(&own.slot, clients).err(),
+                "pipe_directory": own.slot.mps_pipe,
+            },
+            "tokens": figures,
+        })
+    };
+    json!({
+        "driver": node.driver,
+        "nvml_problem": node.nvml_problem,
+        "slots": node.slots.iter().map(slot).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::EventKind;
+
+    async fn lines(mut stream: Stream) -> Vec<Value> {
+        let mut lines = Vec::new();
+        while let Some(frame) = stream.frame().await {
+            let Ok(data) = frame.map(|frame| frame.into_data().unwrap_or_default());
+            lines.push(serde_json::from_slice(&data).unwrap());
+        }
+        lines
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_too_slow_is_let_go_with_a_last_line() {
+        let events = Events::default();
+        events.tell(EventKind::AgentStarted, "", "", "past");
+        let (past, receiver) = events.subscribe();
+        let (sender, stream) = Stream::new(LINES_AHEAD);
+        let pumping = tokio::spawn(pump(past, receiver, sender));
+        // On one thread the pump does not get to run meanwhile.
+        for number in 0..EVENTS_MAX + 2 * LINES_AHEAD {
+            events.tell(EventKind::PodAdded, "", "", number.to_string());
+        }
+        let lines = lines(stream).await;
+        pumping.await.unwrap();
+        assert_eq!(lines[0]["text"], "past");
+        let last = lines.last().unwrap();
+        assert_eq!(
+            last["error"],
+            "the reader is more than 1024 events behind and is let go; ask again"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_is_let_go_with_a_last_line() {
+        let events = Events::default();
+        for number in 0..LINES_AHEAD + 1 {
+            events.tell(EventKind::PodAdded, "", "", number.to_string());
+        }
+        let (past, receiver) = events.subscribe();
+        let (sender, stream) = Stream::new(LINES_AHEAD);
+        pump(past, receiver, sender).await;
+        let lines = lines(stream).await;
+        assert_eq!(lines.len(), LINES_AHEAD + 1);
+        let last = lines.last().unwrap();
+        assert_eq!(
+            last["error"],
+            "the reader took nothing for 10 s and is let go; ask again"
+        );
+    }
+}

@@ -1,0 +1,665 @@
+//! Metrics for Prometheus, made from the service's figures when they are asked for.
+//!
+//! Everything about pods carries the same labels, `namespace function revision variant slot gpu`, so that figures divide by
+//! each other without more ado; `slot` is a slot's name, `gpu` the UUID of its GPU. There is no label for a pod: counters
+//! and gauges of pods that share their labels are added up, quotas too. Enforced against achieved:
+//!
+//! ```promql
+//! rate(weir_gpu_used_seconds_total[1m]) / weir_gpu_quota_limit_ratio        # 1: all that it may have
+//! rate(weir_gpu_used_seconds_total[1m]) / weir_gpu_asked_ratio              # 1: all that it wanted, up to its limit
+//! sum by (slot, gpu) (rate(weir_gpu_used_sm_seconds_total[1m])) / weir_gpu_slot_sms
+//! ```
+//!
+//! A range has to hold two scrapes, so with a scrape each 5 s or less it can be the ten seconds of the guarantee.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
+use prometheus::{Encoder as _, TextEncoder};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::node::{MpsState, Node};
+use crate::pods::{Pods, RefusedWhy};
+use crate::recent::{Labels, Recent};
+use crate::state::{Figures, PodCounters, ServiceHandle, SlotKind, WAIT_BOUNDS_NS};
+
+/// What can be scraped.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) node: Arc<Node>,
+    pub(crate) pods: Arc<Pods>,
+    pub(crate) recent: Arc<Recent>,
+    pub(crate) service: ServiceHandle,
+}
+
+/// A value with its labels.
+type Sample<T> = (Vec<(&'static str, String)>, T);
+
+fn pairs(labels: Vec<(&'static str, String)>) -> Vec<LabelPair> {
+    let mut labels = labels;
+    labels.sort_unstable();
+    let pair = |(name, value): (&'static str, String)| {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value(value);
+        pair
+    };
+    labels.into_iter().map(pair).collect()
+}
+
+fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics);
+    family
+}
+
+/// The families of a page. One without a sample is left out.
+#[derive(Debug, Default)]
+struct Page(Vec<MetricFamily>);
+
+impl Page {
+    fn push(&mut self, family: MetricFamily) {
+        if !family.get_metric().is_empty() {
+            self.0.push(family);
+        }
+    }
+
+    fn counter(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = Sample<f64>>) {
+        let metrics = samples.into_iter().map(|(labels, value)| {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            let mut metric = Metric::from_label(pairs(labels));
+            metric.set_counter(counter);
+            metric
+        });
+        self.push(family(name, help, MetricType::COUNTER, metrics.collect()));
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = Sample<f64>>) {
+        let metrics = samples.into_iter().map(|(labels, value)| {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            let mut metric = Metric::from_label(pairs(labels));
+            metric.set_gauge(gauge);
+            metric
+        });
+        self.push(family(name, help, MetricType::GAUGE, metrics.collect()));
+    }
+
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = Sample<crate::state::Histogram>>,
+    ) {
+        let metrics = samples.into_iter().map(|(labels, value)| {
+            let mut histogram = Histogram::default();
+            let mut cumulative = 0;
+            let buckets = WAIT_BOUNDS_NS
+                .iter()
+                .zip(value.counts)
+                .map(|(bound, count)| {
+                    cumulative += count;
+                    let mut bucket = Bucket::default();
+                    bucket.set_upper_bound(seconds(*bound));
+                    bucket.set_cumulative_count(cumulative);
+                    bucket
+                });
+            histogram.set_bucket(buckets.collect());
+            histogram.set_sample_count(value.count());
+            histogram.set_sample_sum(seconds(value.sum_ns));
+            let mut metric = Metric::from_label(pairs(labels));
+            metric.set_histogram(histogram);
+            metric
+        });
+        self.push(family(name, help, MetricType::HISTOGRAM, metrics.collect()));
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "Prometheus has no other numbers"
+)]
+const fn number(value: u64) -> f64 {
+    value as f64
+}
+
+fn seconds(ns: u64) -> f64 {
+    number(ns) / 1e9
+}
+
+fn count(value: usize) -> f64 {
+    number(u64::try_from(value).unwrap_or(u64::MAX))
+}
+
+/// Gauges of the pods that share their labels, added up.
+#[derive(Debug, Default, Clone, Copy)]
+struct Gauges {
+    pods: u64,
+    request: f64,
+    limit: f64,
+    sms: f64,
+    asked: f64,
+    debt_ns: u64,
+    memory_used: u64,
+    memory_limit: u64,
+    processes: u64,
+    parked: u64,
+}
+
+fn label_pairs(labels: &Labels) -> Vec<(&'static str, String)> {
+    vec![
+        ("namespace", labels.namespace.clone()),
+        ("function", labels.function.clone()),
+        ("revision", labels.revision.clone()),
+        ("variant", labels.variant.to_owned()),
+        ("slot", labels.slot.clone()),
+        ("gpu", labels.gpu.clone()),
+    ]
+}
+
+impl Metrics {
+    /// The page. Asks the service for figures: not for async code.
+    pub(crate) fn text(&self) -> Result<Vec<u8>, String> {
+        let figures = self.service.refresh();
+        self.recent.take(&self.node, &figures, false);
+        let mut page = Page::default();
+        self.pod_counters(&mut page);
+        self.pod_gauges(&mut page, &figures);
+        self.slots(&mut page, &figures);
+        self.agent(&mut page, &figures);
+        let mut text = Vec::new();
+        let encoded = TextEncoder::new().encode(&page.0, &mut text);
+        encoded.map_err(|error| error.to_string()).map(|()| text)
+    }
+
+    fn pod_counters(&self, page: &mut Page) {
+        let sums = self.recent.sums();
+        type Get = fn(&PodCounters) -> f64;
+        let counters: [(&str, &str, Get); 12] = [
+            (
+                "weir_gpu_used_seconds_total",
+                "Wall time in which at least one kernel of a pod ran.",
+                |own| seconds(own.used_wall_ns),
+            ),
+            (
+                "weir_gpu_used_sm_seconds_total",
+                "SMs times time that kernels of pods held.",
+                |own| seconds(own.used_sm_ns),
+            ),
+            (
+                "weir_gpu_given_seconds_total",
+                "Wall time in which pods had a token.",
+                |own| seconds(own.given_ns),
+            ),
+            (
+                "weir_gpu_asked_seconds_total",
+                "Wall time in which pods wanted to compute.",
+                |own| seconds(own.asked_ns),
+            ),
+            ("weir_gpu_token_grants_total", "Tokens given.", |own| {
+                number(own.grants)
+            }),
+            (
+                "weir_gpu_token_overruns_total",
+                "Tokens after whose end work was still in flight.",
+                |own| number(own.overruns),
+            ),
+            (
+                "weir_gpu_token_overrun_seconds_total",
+                "Time for which it was.",
+                |own| seconds(own.overrun_ns),
+            ),
+            (
+                "weir_gpu_launches_total",
+                "Kernels, graphs and cooperative launches.",
+                |own| number(own.launches),
+            ),
+            (
+                "weir_gpu_unknown_symbols_total",
+                "Functions of the driver that programs looked up and that the preload library does not know.",
+                |own| number(own.unknown_symbols),
+            ),
+            (
+                "weir_gpu_ungated_seconds_total",
+                "Time for which gates stood open without an agent.",
+                |own| seconds(own.ungated_ns),
+            ),
+            (
+                "weir_gpu_refused_allocations_total",
+                "Allocations refused because of the memory limit.",
+                |own| number(own.refused_allocations),
+            ),
+            (
+                "weir_gpu_inflight_bound_exceeded_total",
+                "Times at which the bound of work in flight could not be kept.",
+                |own| number(own.bound_exceeded),
+            ),
+        ];
+        for (name, help, get) in counters {
+            let samples = sums
+                .iter()
+                .map(|(labels, own)| (label_pairs(labels), get(own)));
+            page.counter(name, help, samples);
+        }
+        let waits = sums
+            .iter()
+            .map(|(labels, own)| (label_pairs(labels), own.waits));
+        page.histogram(
+            "weir_gpu_token_wait_seconds",
+            "Time from asking for a token to having it.",
+            waits,
+        );
+        let refused = sums.iter().flat_map(|(labels, own)| {
+            own.refused_connections.iter().map(move |(reason, count)| {
+                let mut pairs = label_pairs(labels);
+                pairs.push(("reason", (*reason).to_owned()));
+                (pairs, number(*count))
+            })
+        });
+        page.counter(
+            "weir_gpu_refused_connections_total",
+            "Connections of processes that were refused.",
+            refused,
+        );
+    }
+
+    fn pod_gauges(&self, page: &mut Page, figures: &Figures) {
+        let mut sums: BTreeMap<Labels, Gauges> = BTreeMap::new();
+        for own in &figures.pods {
+            let Some(labels) = self.recent.labels(own.pod.serial) else {
+                continue;
+            };
+            let settings = &own.pod.settings;
+            let sum = sums.entry(labels).or_default();
+            sum.pods += 1;
+            sum.request += f64::from(settings.quota_request_ppm) / 1e6;
+            sum.limit += f64::from(settings.quota_limit_ppm) / 1e6;
+            sum.sms += f64::from(settings.sm_hundredths) / 1e4;
+            sum.asked += self.recent.shares(own.pod.serial).asked;
+            sum.debt_ns += own.debt_ns;
+            sum.memory_used += own.memory_used;
+            sum.memory_limit += own.memory_limit.unwrap_or(0);
+            sum.processes += own.processes.len() as u64;
+            let parked = own
+                .processes
+                .iter()
+                .map(|process| u64::from(process.parked));
+            sum.parked += parked.sum::<u64>();
+        }
+        type Get = fn(&Gauges) -> f64;
+        let gauges: [(&str, &str, Get); 9] = [
+            ("weir_gpu_pods", "Pods that are served.", |own| {
+                number(own.pods)
+            }),
+            (
+                "weir_gpu_quota_request_ratio",
+                "Share of wall time that pods are guaranteed.",
+                |own| own.request,
+            ),
+            (
+                "weir_gpu_quota_limit_ratio",
+                "Share of wall time that pods may have at most.",
+                |own| own.limit,
+            ),
+            (
+                "weir_gpu_sm_ratio",
+                "Share of the slot's SMs that each process of the pods may use, added up over pods.",
+                |own| own.sms,
+            ),
+            (
+                "weir_gpu_asked_ratio",
+                "Share of wall time in which pods wanted to compute in the last ten seconds, each up to its limit.",
+                |own| own.asked,
+            ),
+            (
+                "weir_gpu_debt_seconds",
+                "Time that pods have used beyond their quota and not yet paid back.",
+                |own| seconds(own.debt_ns),
+            ),
+            (
+                "weir_gpu_memory_used_bytes",
+                "Device memory that pods hold.",
+                |own| number(own.memory_used),
+            ),
+            (
+                "weir_gpu_processes",
+                "Processes that are connected.",
+                |own| number(own.processes),
+            ),
+            (
+                "weir_gpu_parked_threads",
+                "Threads that wait at a gate.",
+                |own| number(own.parked),
+            ),
+        ];
+        for (name, help, get) in gauges {
+            let samples = sums
+                .iter()
+                .map(|(labels, own)| (label_pairs(labels), get(own)));
+            page.gauge(name, help, samples);
+        }
+        let limited = sums.iter().filter(|(_, own)| own.memory_limit > 0);
+        page.gauge(
+            "weir_gpu_memory_limit_bytes",
+            "Device memory that pods with a limit may hold.",
+            limited.map(|(labels, own)| (label_pairs(labels), number(own.memory_limit))),
+        );
+    }
+
+    fn slots(&self, page: &mut Page, figures: &Figures) {
+        let node = self.node.snapshot();
+        // Of two slots with one name, as a MIG instance that was made anew, the later.
+        let mut by_name: BTreeMap<_, _> = BTreeMap::new();
+        for own in &node.slots {
+            let name = (own.slot.name.clone(), own.slot.gpu_uuid().to_owned());
+            let place = by_name.entry(name).or_insert(own);
+            if place.lost.is_some() || own.lost.is_none() {
+                *place = own;
+            }
+        }
+        let pairs = |own: &crate::node::SlotState| {
+            vec![
+                ("slot", own.slot.name.clone()),
+                ("gpu", own.slot.gpu_uuid().to_owned()),
+            ]
+        };
+        let all = || by_name.values().copied();
+        page.gauge(
+            "weir_gpu_slot_lost",
+            "1: nothing can compute on the slot.",
+            all().map(|own| (pairs(own), f64::from(u8::from(own.lost.is_some())))),
+        );
+        page.counter(
+            "weir_gpu_slot_losses_total",
+            "Times that the slot was lost.",
+            all().map(|own| (pairs(own), number(own.losses))),
+        );
+        page.gauge(
+            "weir_gpu_slot_sms",
+            "SMs of the slot, where they are known.",
+            all().filter_map(|own| Some((pairs(own), f64::from(own.slot.sms?)))),
+        );
+        page.gauge(
+            "weir_gpu_slot_seats",
+            "Pods that the slot has place for.",
+            all().map(|own| (pairs(own), f64::from(own.slot.seats))),
+        );
+        page.gauge(
+            "weir_gpu_slot_memory_bytes",
+            "Memory of the slot.",
+            all().map(|own| (pairs(own), number(own.slot.memory_bytes))),
+        );
+        page.gauge(
+            "weir_gpu_slot_memory_used_bytes",
+            "Memory of the slot that processes hold, by NVML.",
+            all().map(|own| (pairs(own), number(own.memory_used))),
+        );
+        let shared = || all().filter(|own| own.slot.kind == SlotKind::Mps);
+        let states = shared().flat_map(|own| {
+            ["starting", "up", "down", "unable"].map(|state| {
+                let mut pairs = pairs(own);
+                pairs.push(("state", state.to_owned()));
+                (pairs, f64::from(u8::from(own.mps.name() == state)))
+            })
+        });
+        page.gauge(
+            "weir_gpu_slot_mps_state",
+            "1: the slot's MPS daemon is in this state.",
+            states,
+        );
+        let clients = shared().map(|own| {
+            let clients = match &own.mps {
+                MpsState::Up { clients, .. } => clients.len(),
+                _ => 0,
+            };
+            (pairs(own), count(clients))
+        });
+        page.gauge(
+            "weir_gpu_slot_mps_clients",
+            "Clients of the slot's MPS daemon.",
+            clients,
+        );
+        page.counter(
+            "weir_gpu_slot_mps_restarts_total",
+            "Times that the slot's MPS daemon was started again.",
+            shared().map(|own| (pairs(own), number(own.mps_restarts))),
+        );
+        let told = || all().filter_map(|own| Some((pairs(own), figures.slot(own.slot.key)?)));
+        page.gauge(
+            "weir_gpu_slot_held_ratio",
+            "Share of the slot's SMs under tokens or with unfinished work.",
+            told().map(|(pairs, own)| (pairs, f64::from(own.held_hundredths) / 1e4)),
+        );
+        page.gauge(
+            "weir_gpu_slot_holding_pods",
+            "Pods on the slot that have a token.",
+            told().map(|(pairs, own)| (pairs, f64::from(own.holders))),
+        );
+        page.gauge(
+            "weir_gpu_slot_waiting_pods",
+            "Pods on the slot that wait for a token.",
+            told().map(|(pairs, own)| (pairs, f64::from(own.waiters))),
+        );
+        page.counter(
+            "weir_gpu_slot_token_grants_total",
+            "Tokens given on the slot.",
+            told().map(|(pairs, own)| (pairs, number(own.grants))),
+        );
+        page.counter(
+            "weir_gpu_slot_busy_seconds_total",
+            "Wall time in which at least one kernel of any pod ran on the slot.",
+            told().map(|(pairs, own)| (pairs, seconds(own.busy_ns))),
+        );
+        page.counter(
+            "weir_gpu_slot_idle_while_waiting_seconds_total",
+            "Time in which a pod that could have computed waited although SMs were free.",
+            told().map(|(pairs, own)| (pairs, seconds(own.idle_while_waiting_ns))),
+        );
+    }
+
+    fn agent(&self, page: &mut Page, figures: &Figures) {
+        let one = |value| [(Vec::new(), value)];
+        let agent = figures.agent;
+        let is_answering = {
+            let node = self.node.lock();
+            node.driver.is_some() && node.nvml_problem.is_none()
+        };
+        page.gauge(
+            "weir_gpu_agent_nvml_up",
+            "1: NVML answers.",
+            one(f64::from(u8::from(is_answering))),
+        );
+        page.counter(
+            "weir_gpu_agent_token_grants_total",
+            "Tokens given on the node.",
+            one(number(agent.grants)),
+        );
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        let cpu_s = u64::try_from(time.tv_sec).unwrap_or(0);
+        let cpu_ns = u64::try_from(time.tv_nsec).unwrap_or(0);
+        page.counter(
+            "weir_gpu_agent_cpu_seconds_total",
+            "CPU time of the agent.",
+            one(number(cpu_s) + seconds(cpu_ns)),
+        );
+        page.counter(
+            "weir_gpu_agent_service_cpu_seconds_total",
+            "CPU time of the agent's token service.",
+            one(seconds(agent.service_cpu_ns)),
+        );
+        page.counter(
+            "weir_gpu_agent_service_wakeups_total",
+            "Times that the token service was woken.",
+            one(number(agent.wakeups)),
+        );
+        page.counter(
+            "weir_gpu_agent_malformed_messages_total",
+            "Messages of processes that were none.",
+            one(number(agent.malformed_messages)),
+        );
+        let refusals = self.pods.lock().refusals;
+        let refused = RefusedWhy::ALL.iter().zip(refusals);
+        page.counter(
+            "weir_gpu_pods_refused_total",
+            "Pods, and changes of pods, that were refused.",
+            refused.map(|(why, count)| (vec![("reason", why.name().to_owned())], number(count))),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::state::{SlotFigures, SlotKey, seam};
+    use crate::testing::{figures_of, pod, slot};
+
+    fn page(figures: Figures) -> String {
+        let (service, inbox) = seam().unwrap();
+        let node = Arc::new(Node::default());
+        let added = node.lock().add(0, |key| slot(key.0));
+        assert!(added.is_some());
+        let metrics = Metrics {
+            node,
+            pods: Arc::default(),
+            recent: Arc::default(),
+            service,
+        };
+        inbox.publish(figures);
+        String::from_utf8(metrics.text().unwrap()).unwrap()
+    }
+
+    fn two_of_a_revision() -> Figures {
+        let (one, other) = (pod(0, "resnet"), pod(1, "resnet"));
+        let mut figures = figures_of(1, &[&one, &other]);
+        for own in &mut figures.pods {
+            own.counters.used_wall_ns = 1_500_000_000;
+            own.counters.waits.observe(200_000);
+            own.counters.refused_connections.insert("no-mps", 2);
+            own.memory_used = 1 << 30;
+        }
+        figures.slots.push(SlotFigures {
+            slot: SlotKey(0),
+            is_lost: false,
+            held_hundredths: 5_000,
+            holders: 1,
+            waiters: 1,
+            grants: 9,
+            idle_while_waiting_ns: 0,
+            busy_ns: 2_000_000_000,
+            processes: 2,
+        });
+        figures
+    }
+
+    const LABELS: &str = "{function=\"resnet\",gpu=\"GPU-00000000-0000-0000-0000-000000000000\",\
+                          namespace=\"default\",revision=\"resnet\",slot=\"0\",variant=\"monolith\"}";
+
+    #[test]
+    fn pods_of_a_revision_are_added_up() {
+        let page = page(two_of_a_revision());
+        for (name, value) in [
+            ("weir_gpu_used_seconds_total", "3"),
+            ("weir_gpu_quota_request_ratio", "0.6"),
+            ("weir_gpu_quota_limit_ratio", "1.6"),
+            ("weir_gpu_sm_ratio", "0.5"),
+            ("weir_gpu_memory_used_bytes", "2147483648"),
+            ("weir_gpu_memory_limit_bytes", "17179869184"),
+            ("weir_gpu_pods", "2"),
+            ("weir_gpu_token_wait_seconds_count", "2"),
+            ("weir_gpu_token_wait_seconds_sum", "0.0004"),
+        ] {
+            let line = format!("{name}{LABELS} {value}");
+            assert!(page.lines().any(|own| own == line), "{line}\n{page}");
+        }
+        let bucket = LABELS.replace("}", ",le=\"0.00025\"}");
+        assert!(
+            page.contains(&format!("weir_gpu_token_wait_seconds_bucket{bucket} 2")),
+            "{page}"
+        );
+        let slot = "{gpu=\"GPU-00000000-0000-0000-0000-000000000000\",slot=\"0\"}";
+        assert!(
+            page.contains(&format!("weir_gpu_slot_held_ratio{slot} 0.5")),
+            "{page}"
+        );
+        assert!(
+            page.contains("reason=\"no-mps\",revision=\"resnet\""),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn what_divides_by_each_other_has_the_same_labels() {
+        let page = page(two_of_a_revision());
+        for name in [
+            "weir_gpu_used_seconds_total",
+            "weir_gpu_given_seconds_total",
+            "weir_gpu_asked_seconds_total",
+            "weir_gpu_quota_limit_ratio",
+            "weir_gpu_quota_request_ratio",
+            "weir_gpu_asked_ratio",
+            "weir_gpu_memory_used_bytes",
+            "weir_gpu_memory_limit_bytes",
+        ] {
+            let series = format!("{name}{LABELS} ");
+            assert!(
+                page.lines().any(|line| line.starts_with(&series)),
+                "{name}\n{page}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_and_labels_are_those_of_the_contract() {
+        let allowed: BTreeSet<_> = [
+            "namespace",
+            "function",
+            "revision",
+            "variant",
+            "slot",
+            "gpu",
+            "state",
+            "reason",
+            "outcome",
+            "le",
+        ]
+        .into();
+        let page = page(two_of_a_revision());
+        let mut kinds = BTreeMap::new();
+        for line in page.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                kinds.insert(name.to_owned(), kind.to_owned());
+                assert!(name.starts_with("weir_gpu_"), "{name}");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+                continue;
+            }
+            if line.starts_with('#') {
+                continue;
+            }
+            if let Some((_, labels)) = line.split_once('{') {
+                let (labels, _) = labels.rsplit_once('}').unwrap();
+                for label in labels.split("\",") {
+                    let (name, _) = label.split_once('=').unwrap();
+                    assert!(allowed.contains(name), "{line}");
+                }
+            }
+        }
+        assert!(kinds.len() > 30, "{}", kinds.len());
+    }
+
+    #[test]
+    fn without_pods_there_is_a_page() {
+        let page = page(Figures::none());
+        assert!(page.contains("weir_gpu_agent_nvml_up 0"), "{page}");
+        assert!(!page.contains("weir_gpu_pods{"), "{page}");
+    }
+}

@@ -1,0 +1,191 @@
+//! What the parts around the service say: slots, pods, their ends.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::event::epoll;
+
+use super::pod::Served;
+use super::roster;
+use super::slot::{HELLO_MAX_NS, Shared};
+use super::turn::{LISTENER, Service};
+use crate::state::{Command, Declined, Pod, PodKey, Slot, SlotKey};
+
+impl Service {
+    pub(super) fn obey(&mut self, command: Command) {
+        let now = super::now_ns();
+        match command {
+            Command::SlotAdded(slot) | Command::SlotBack(slot) => self.add_slot(slot, now),
+            Command::SlotLost { slot, reason } => {
+                if let Some(shared) = self.slots.get_mut(&slot) {
+                    shared.is_lost = true;
+                    tracing::warn!(slot = slot.0, reason, "slot lost");
+                    self.stop_pods(slot, true);
+                }
+            }
+            Command::MpsState { slot, is_up, text } => {
+                if let Some(shared) = self.slots.get_mut(&slot) {
+                    shared.mps = (is_up, text);
+                }
+            }
+            Command::PodAdded { pod, listener } => self.add_pod(pod, listener, now),
+            Command::PodChanged(pod) => self.change_pod(pod),
+            Command::PodRemoved(key) => self.remove_pod(key),
+            Command::Evict { answer, .. } | Command::Restore { answer, .. } => {
+                let text = "models do not leave their slot in this release";
+                // Who asked may have gone.
+                let _gone = answer.send(Err(Declined(text.to_owned())));
+            }
+            Command::Stop => self.is_stopping = true,
+        }
+    }
+
+    pub(super) fn add_slot(&mut self, slot: Arc<Slot>, now: u64) {
+        let key = slot.key;
+        if let Some(shared) = self.slots.get_mut(&key) {
+            // Whoever has its tokens has them still.
+            shared.slot = slot;
+            shared.is_lost = false;
+            self.stop_pods(key, false);
+            return;
+        }
+        match Shared::new(Arc::clone(&slot), &self.settings.tokens, now) {
+            Ok(mut shared) => {
+                for served in self.pods.values().filter(|served| served.pod.slot == key) {
+                    let added =
+                        shared
+                            .tokens
+                            .add_pod(policy::Time(now), served.id(), served.quota());
+                    if let Err(refusal) = added {
+                        tracing::error!(%refusal, "the scheduler does not take the pod");
+                    }
+                    if !served.silent.is_empty() {
+                        shared.frozen_until = Some(now.saturating_add(HELLO_MAX_NS));
+                    }
+                }
+                self.slots.insert(key, shared);
+            }
+            Err(error) => tracing::error!(slot = slot.name, %error, "the slot gives no tokens"),
+        }
+    }
+
+    pub(super) fn stop_pods(&mut self, key: SlotKey, stopped: bool) {
+        let pods: Vec<_> = self
+            .pods
+            .values()
+            .filter(|served| served.pod.slot == key)
+            .map(Served::id)
+            .collect();
+        for pod in pods {
+            self.on_slot(key, |slot, hands| {
+                slot.tell(hands, |tokens, now, actions| {
+                    tokens.hard_stop(now, pod, stopped, actions);
+                });
+            });
+        }
+    }
+
+    pub(super) fn add_pod(&mut self, pod: Arc<Pod>, listener: OwnedFd, now: u64) {
+        let key = pod.key;
+        if self.pods.contains_key(&key) {
+            self.remove_pod(key);
+        }
+        let silent: Vec<_> = roster::survivors(&pod.folder)
+            .into_iter()
+            .map(|known| (known, None))
+            .collect();
+        let served = Served {
+            listener,
+            counters: crate::state::PodCounters::default(),
+            claims: super::memory::Claims::default(),
+            time: super::settle::PodTime::default(),
+            processes: Vec::new(),
+            silent,
+            holders: 0,
+            waiters: 0,
+            counted_to: now,
+            pod,
+        };
+        let slot = served.pod.slot;
+        let (id, quota, waits) = (served.id(), served.quota(), !served.silent.is_empty());
+        let added = epoll::add(
+            &self.epoll,
+            &served.listener,
+            epoll::EventData::new_u64(LISTENER | u64::from(key.0)),
+            epoll::EventFlags::IN,
+        );
+        if let Err(error) = added {
+            tracing::error!(pod = served.pod.display(), %error, "cannot listen");
+            return;
+        }
+        self.pods.insert(key, served);
+        let is_frozen = self.on_slot(slot, |slot, hands| {
+            if waits && slot.frozen_until.is_some() {
+                slot.frozen_until = Some(hands.now.saturating_add(HELLO_MAX_NS));
+            }
+            let is_lost = slot.is_lost;
+            slot.tell(hands, |tokens, now, actions| {
+                if let Err(refusal) = tokens.add_pod(now, id, quota) {
+                    tracing::error!(%refusal, "the scheduler does not take the pod");
+                }
+                if is_lost {
+                    tokens.hard_stop(now, id, true, actions);
+                }
+            });
+            slot.frozen_until.is_some()
+        });
+        if waits && is_frozen == Some(false) {
+            // Others compute there already: who was there before counts as computing until it says otherwise.
+            self.count_silent(slot);
+        }
+    }
+
+    pub(super) fn change_pod(&mut self, pod: Arc<Pod>) {
+        let Some(served) = self.pods.get_mut(&pod.key) else {
+            return;
+        };
+        served.pod = pod;
+        let (slot, id, quota) = (served.pod.slot, served.id(), served.quota());
+        let limit = served.memory_limit();
+        for process in &served.processes {
+            let process = self.processes.get(&process.0);
+            if let Some(attached) = process.and_then(|process| process.attached.as_ref()) {
+                attached
+                    .orders()
+                    .memory_limit
+                    .store(limit, Ordering::Release);
+            }
+        }
+        self.on_slot(slot, |slot, hands| {
+            slot.tell(hands, |tokens, now, actions| {
+                if let Err(refusal) = tokens.set_quota(now, id, quota, actions) {
+                    tracing::error!(%refusal, "the quota stays as it was");
+                }
+            });
+        });
+    }
+
+    pub(super) fn remove_pod(&mut self, key: PodKey) {
+        let Some(served) = self.pods.get(&key) else {
+            return;
+        };
+        for process in served.processes.clone() {
+            self.forget(process);
+        }
+        let Some(served) = self.pods.remove(&key) else {
+            return;
+        };
+        let _gone = epoll::delete(&self.epoll, &served.listener);
+        let id = served.id();
+        let stand_ins: Vec<_> = served.silent.iter().filter_map(|(_, id)| *id).collect();
+        self.on_slot(served.pod.slot, |slot, hands| {
+            slot.tell(hands, |tokens, now, actions| {
+                for process in stand_ins {
+                    tokens.remove_process(now, process, actions);
+                }
+                tokens.remove_pod(now, id, actions);
+            });
+        });
+    }
+}

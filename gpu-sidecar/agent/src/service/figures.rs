@@ -1,0 +1,123 @@
+//! What metrics and control API are told.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::slot::Shared;
+use super::turn::Service;
+use crate::state::{Figures, PodFigures, ProcessFigures, SlotFigures};
+
+impl Service {
+    pub(super) fn figures(&mut self, now: u64) -> Figures {
+        let keys: Vec<_> = self.slots.keys().copied().collect();
+        for key in keys {
+            self.on_slot(key, |slot, hands| slot.settle(hands));
+        }
+        let memory = self.settings.device_memory.table();
+        let mut slots: Vec<_> = self
+            .slots
+            .values()
+            .map(|slot| self.slot_figures(slot))
+            .collect();
+        slots.sort_by_key(|figures| figures.slot);
+        let mut pods = Vec::with_capacity(self.pods.len());
+        let processes = &mut self.processes;
+        for served in self.pods.values_mut() {
+            served.count_time(now);
+            let mut used = 0_u64;
+            let mut all = Vec::with_capacity(served.processes.len());
+            for id in &served.processes {
+                let Some(process) = processes.get_mut(&id.0) else {
+                    continue;
+                };
+                let Some(attached) = &mut process.attached else {
+                    continue;
+                };
+                attached.count(&mut served.counters);
+                let facts = attached.facts();
+                let bytes_used = facts.bytes_used.load(Ordering::Relaxed);
+                used = used.saturating_add(bytes_used);
+                let nvml = memory.get(&process.pid);
+                all.push(ProcessFigures {
+                    pid: process.pid,
+                    program: process.program.clone(),
+                    sm_hundredths: attached.sm_hundredths,
+                    is_open: attached.is_open(),
+                    parked: facts.parked.load(Ordering::Relaxed),
+                    launches: attached.seen.launches,
+                    busy_ns: attached.seen.busy_ns,
+                    bytes_used,
+                    bytes_fixed: facts.bytes_fixed.load(Ordering::Relaxed),
+                    context_residue: nvml.map(|nvml| nvml.bytes.saturating_sub(bytes_used)),
+                    is_mps: Some(attached.is_mps),
+                    unknown_symbols: attached.seen.unknown_symbols,
+                    ungated_ns: attached.seen.ungated_ns,
+                    last_error: facts.last_error.load(Ordering::Relaxed),
+                });
+            }
+            for id in &served.processes {
+                if let Some(process) = processes.get(&id.0)
+                    && let Some(attached) = &process.attached
+                {
+                    let own = attached.facts().bytes_used.load(Ordering::Relaxed);
+                    let others = if all.len() > 1 {
+                        used.saturating_sub(own)
+                    } else {
+                        0
+                    };
+                    attached
+                        .orders()
+                        .memory_others
+                        .store(others, Ordering::Release);
+                }
+            }
+            let slot = self.slots.get(&served.pod.slot);
+            pods.push(PodFigures {
+                pod: Arc::clone(&served.pod),
+                processes: all,
+                counters: served.counters.clone(),
+                debt_ns: slot.map_or(0, |slot| slot.tokens.debt(served.id()).0),
+                memory_used: used,
+                memory_limit: served.pod.settings.gpu_memory,
+                has_token: served.holders > 0,
+                is_waiting: served.waiters > 0,
+                silent_processes: u32::try_from(served.silent.len()).unwrap_or(u32::MAX),
+            });
+        }
+        pods.sort_by_key(|figures| figures.pod.key);
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        self.agent.service_cpu_ns = u64::try_from(cpu.tv_sec).unwrap_or(0) * 1_000_000_000
+            + u64::try_from(cpu.tv_nsec).unwrap_or(0);
+        self.agent.grants = slots.iter().map(|slot| slot.grants).sum();
+        Figures {
+            at_ns: now,
+            slots,
+            pods,
+            agent: self.agent,
+        }
+    }
+
+    pub(super) fn slot_figures(&self, shared: &Shared) -> SlotFigures {
+        let key = shared.slot.key;
+        let pods = self.pods.values().filter(|served| served.pod.slot == key);
+        let (mut holders, mut waiters, mut processes) = (0, 0, 0);
+        for served in pods {
+            holders += u32::from(served.holders > 0);
+            waiters += u32::from(served.waiters > 0);
+            processes += u32::try_from(served.processes.len()).unwrap_or(0);
+        }
+        SlotFigures {
+            slot: key,
+            is_lost: shared.is_lost,
+            held_hundredths: u32::try_from(shared.tokens.occupied()).unwrap_or(u32::MAX),
+            holders,
+            waiters,
+            grants: shared.grants,
+            idle_while_waiting_ns: shared.idle_ns,
+            busy_ns: shared.busy.total(),
+            processes,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! From hello to the end, as it should be.
+
+use std::sync::atomic::Ordering;
+
+use protocol::message::{FromAgent, FromProcess, OnLoss};
+
+use crate::node::{Node, now_ns, pause, until};
+
+#[test]
+fn a_process_asks_computes_and_gives_back() {
+    let node = Node::new();
+    let pod = node.pod(0, 50);
+    let mut puppet = node.connect(&pod);
+    let FromAgent::Welcome {
+        on_loss,
+        visible_devices,
+        active_thread_hundredths,
+        pod: name,
+        ..
+    } = puppet.hello()
+    else {
+        panic!("welcome");
+    };
+    assert_eq!(
+        (on_loss, active_thread_hundredths, name.as_str()),
+        (OnLoss::Open, 5_000, "default/pod-0")
+    );
+    assert!(visible_devices.starts_with("GPU-"));
+    puppet.attach().unwrap();
+    assert_eq!((puppet.epoch(), puppet.orders().layout()), (1, 1));
+    for round in 1..=5 {
+        puppet.ask();
+        assert_eq!(puppet.wait_open(), 2 * round);
+        assert!(puppet.give_back());
+        assert_eq!(puppet.wait_shut(), 2 * round + 1);
+    }
+    let figures = node.of_pod(&pod);
+    assert_eq!((figures.counters.grants, figures.has_token), (5, false));
+    assert_eq!(node.of_slot().held_hundredths, 0);
+}
+
+#[test]
+fn a_token_that_nobody_else_wants_is_renewed_in_silence() {
+    let node = Node::new();
+    let pod = node.pod(0, 50);
+    let puppet = node.begun(&pod);
+    puppet.ask();
+    let epoch = puppet.wait_open();
+    let until_before = puppet.orders().open_until.load(Ordering::Relaxed);
+    until("a renewal", || {
+        puppet.facts().launches.0.fetch_add(1, Ordering::Release);
+        let now = puppet.orders().open_until.load(Ordering::Relaxed);
+        (now > until_before).then_some(())
+    });
+    // The agent closes by the epoch alone, however long nobody else wants the token.
+    pause(300);
+    assert_eq!((puppet.epoch(), puppet.hear(0).err()), (epoch, Some(false)));
+    assert_eq!(node.of_pod(&pod).counters.grants, 1);
+}
+
+#[test]
+fn a_holder_hears_that_others_wait_and_gives_back() {
+    let node = Node::new();
+    let (one, two) = (node.pod(0, 60), node.pod(1, 60));
+    let (mut first, mut second) = (node.begun(&one), node.begun(&two));
+    first.ask();
+    first.wait_open();
+    first.facts().inflight_us.store(1, Ordering::Release);
+    let bound = first.orders().inflight_us_max.load(Ordering::Relaxed);
+    let seen = first.orders().attention.load(Ordering::Relaxed);
+    second.ask();
+    until("contention", || {
+        let orders = first.orders();
+        let told = orders.contended.load(Ordering::Acquire) == 1 || !first.is_open();
+        (told && orders.attention.load(Ordering::Acquire) != seen).then_some(())
+    });
+    if first.is_open() {
+        assert!(first.orders().inflight_us_max.load(Ordering::Relaxed) < bound);
+    }
+    // Whether it was told to close or not: as long as it has not, the other waits.
+    pause(50);
+    assert!(!second.is_open());
+    assert!(first.give_back());
+    second.wait_open();
+    assert!(!first.is_open());
+    assert!(second.give_back());
+}
+
+#[test]
+fn who_asks_before_it_has_closed_waits_anew_and_stale_words_change_nothing() {
+    let node = Node::new();
+    let pods = [node.pod(0, 60), node.pod(1, 60)];
+    let mut puppets = [node.begun(&pods[0]), node.begun(&pods[1])];
+    for puppet in &puppets {
+        puppet.facts().inflight_us.store(1, Ordering::Release);
+        puppet.ask();
+    }
+    for _round in 0..40 {
+        let holder = until("a holder", || {
+            puppets.iter().position(|puppet| puppet.held().is_some())
+        });
+        assert!(puppets[1 - holder].held().is_none());
+        // From inside and by order, asking before and after.
+        let epoch = puppets[holder].epoch() & !1;
+        puppets[holder].say(&FromProcess::Ask { epoch });
+        puppets[holder].say(&FromProcess::Ask { epoch: epoch + 1 });
+        for stale in [epoch.wrapping_sub(2), epoch + 1, epoch + 2, u64::MAX, 0] {
+            puppets[holder].say(&FromProcess::Closed { epoch: stale });
+            puppets[1 - holder].say(&FromProcess::Closed { epoch: stale });
+        }
+        assert_eq!(node.of_slot().held_hundredths, 6_000);
+        assert!(puppets[1 - holder].held().is_none());
+        assert!(puppets[holder].give_back());
+        puppets[holder].say(&FromProcess::Closed { epoch });
+        puppets[holder].ask();
+    }
+    let mut served = [false; 2];
+    until("a last token", || {
+        for (puppet, served) in puppets.iter_mut().zip(&mut served) {
+            *served |= puppet.give_back();
+        }
+        (served == [true; 2]).then_some(())
+    });
+    assert!(node.of_pod(&pods[0]).counters.grants >= 20);
+}
+
+#[test]
+fn two_processes_of_a_pod_count_twice_and_their_time_once() {
+    let node = Node::new();
+    let pod = node.pod(0, 40);
+    let mut puppets = [node.begun(&pod), node.begun(&pod), node.begun(&pod)];
+    for puppet in &puppets {
+        puppet.facts().inflight_us.store(1, Ordering::Release);
+        puppet.ask();
+    }
+    until("two tokens", || {
+        (node.of_slot().held_hundredths == 8_000).then_some(())
+    });
+    let holders: Vec<_> = (0..3).filter(|at| puppets[*at].held().is_some()).collect();
+    assert_eq!(holders.len(), 2);
+    // Both run for 40 ms at the same time.
+    let begin = now_ns();
+    pause(40);
+    let end = now_ns();
+    for holder in &holders {
+        let facts = puppets[*holder].facts();
+        facts.busy_ns.store(end - begin, Ordering::Release);
+        facts.push(begin, end);
+    }
+    let used = until("the time to be counted", || {
+        Some(node.of_pod(&pod).counters.used_wall_ns).filter(|used| *used > 0)
+    });
+    assert_eq!(used, end - begin);
+    let counters = node.of_pod(&pod).counters;
+    let sms = 2 * u128::from(end - begin) * 132 * 4_000 / 10_000;
+    assert!(u128::from(counters.used_sm_ns).abs_diff(sms) <= 2);
+    assert_eq!(node.of_slot().busy_ns, end - begin);
+    for holder in holders {
+        assert!(puppets[holder].give_back());
+    }
+}

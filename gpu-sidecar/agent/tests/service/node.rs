@@ -1,0 +1,259 @@
+//! A service, its slot and its pods.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gpu_sidecar::config::TokenSettings;
+use gpu_sidecar::events::{EventKind, Events};
+use gpu_sidecar::state::{
+    ALL_PPM, Command, DeviceMemory, Evict, Figures, Isolation, Pod, PodFigures, PodKey,
+    PodSettings, ServiceHandle, ServiceSettings, Slot, SlotFigures, SlotKey, SlotKind,
+};
+use rustix::event::{Timespec, poll};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+use tempfile::TempDir;
+
+use crate::puppet::{Other, Puppet};
+
+/// Of slot 0.
+pub(crate) const UUID: [u8; 16] = [0; 16];
+/// Whatever is waited for has to come within this time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn pause(milliseconds: i64) {
+    let moment = Timespec {
+        tv_sec: 0,
+        tv_nsec: milliseconds * 1_000_000,
+    };
+    poll(&mut [], Some(&moment)).unwrap();
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = holds() {
+            return value;
+        }
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}"
+        );
+        pause(1);
+    }
+}
+
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+pub(crate) fn slot(key: u32) -> Slot {
+    Slot {
+        key: SlotKey(key),
+        name: key.to_string(),
+        uuid: format!("GPU-00000000-0000-0000-0000-{key:012x}"),
+        product: "NVIDIA H100 80GB HBM3".to_owned(),
+        kind: SlotKind::Mps,
+        sms: Some(132),
+        memory_bytes: 80 << 30,
+        compute_capability: Some((9, 0)),
+        client_limit: 48,
+        seats: 48,
+        context_residue: None,
+        mps_pipe: Some(PathBuf::from("/run/weir/mps/0/pipe")),
+        mig: None,
+    }
+}
+
+pub(crate) struct Node {
+    pub(crate) handle: ServiceHandle,
+    settings: ServiceSettings,
+    own: TempDir,
+    pods: Mutex<Vec<Arc<Pod>>>,
+}
+
+impl Node {
+    /// A service that knows of nothing.
+    pub(crate) fn bare() -> Self {
+        Self::of(TokenSettings::default())
+    }
+
+    fn of(tokens: TokenSettings) -> Self {
+        let settings = ServiceSettings {
+            tokens,
+            host_memory: None,
+            events: Arc::new(Events::default()),
+            device_memory: Arc::new(DeviceMemory::default()),
+        };
+        Self {
+            handle: gpu_sidecar::service::start(settings.clone()).unwrap(),
+            settings,
+            own: tempfile::tempdir().unwrap(),
+            pods: Mutex::default(),
+        }
+    }
+
+    /// One with slot 0, whose MPS daemon runs.
+    pub(crate) fn new() -> Self {
+        Self::with(TokenSettings::default())
+    }
+
+    /// The same by other rules.
+    pub(crate) fn with(tokens: TokenSettings) -> Self {
+        let node = Self::of(tokens);
+        node.send(Command::SlotAdded(Arc::new(slot(0))));
+        node.mps(true);
+        node
+    }
+
+    pub(crate) fn send(&self, command: Command) {
+        self.handle.send(command).unwrap();
+    }
+
+    pub(crate) fn mps(&self, is_up: bool) {
+        let text = "the daemon is as the test wants".to_owned();
+        self.send(Command::MpsState {
+            slot: SlotKey(0),
+            is_up,
+            text,
+        });
+    }
+
+    /// A pod with a share of SMs in per cent.
+    pub(crate) fn pod(&self, key: u32, percent: u32) -> Arc<Pod> {
+        self.pod_with(key, |settings| settings.sm_hundredths = percent * 100)
+    }
+
+    pub(crate) fn pod_with(&self, key: u32, change: impl FnOnce(&mut PodSettings)) -> Arc<Pod> {
+        let mut settings = PodSettings {
+            isolation: Isolation::Shared,
+            sm_hundredths: 2_500,
+            quota_request_ppm: ALL_PPM / 10,
+            quota_limit_ppm: ALL_PPM,
+            gpu_memory: None,
+            evict: Evict::Never,
+            slo: None,
+            is_pipeline: false,
+        };
+        change(&mut settings);
+        let folder = self.own.path().join(format!("pod-{key}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let pod = Arc::new(Pod {
+            key: PodKey(key),
+            serial: u64::from(key) + 1,
+            name: format!("pod-{key}"),
+            namespace: "default".to_owned(),
+            function: "f".to_owned(),
+            revision: "r".to_owned(),
+            uid: None,
+            cgroup: None,
+            settings,
+            slot: SlotKey(0),
+            folder,
+        });
+        self.add(&pod);
+        self.pods.lock().unwrap().push(Arc::clone(&pod));
+        pod
+    }
+
+    pub(crate) fn add(&self, pod: &Arc<Pod>) {
+        let listener = listener(pod);
+        self.send(Command::PodAdded {
+            pod: Arc::clone(pod),
+            listener,
+        });
+    }
+
+    pub(crate) fn change(&self, pod: &Arc<Pod>, change: impl FnOnce(&mut PodSettings)) {
+        let mut changed = Pod::clone(pod);
+        change(&mut changed.settings);
+        self.send(Command::PodChanged(Arc::new(changed)));
+    }
+
+    pub(crate) fn connect(&self, pod: &Pod) -> Puppet {
+        Puppet::new(&socket(pod))
+    }
+
+    pub(crate) fn begun(&self, pod: &Pod) -> Puppet {
+        Puppet::begun(&socket(pod))
+    }
+
+    pub(crate) fn other(&self, pod: &Pod) -> Other {
+        Other::new(&socket(pod))
+    }
+
+    pub(crate) fn figures(&self) -> Arc<Figures> {
+        let at = now_ns();
+        until("figures", || {
+            Some(self.handle.refresh()).filter(|figures| figures.at_ns >= at)
+        })
+    }
+
+    pub(crate) fn of_slot(&self) -> SlotFigures {
+        self.figures().slot(SlotKey(0)).unwrap().clone()
+    }
+
+    pub(crate) fn of_pod(&self, pod: &Pod) -> PodFigures {
+        self.figures().pod(pod.serial).unwrap().clone()
+    }
+
+    pub(crate) fn has_event(&self, kind: EventKind, text: &str) -> bool {
+        let past = self.settings.events.past();
+        past.iter()
+            .any(|event| event.kind == kind && event.text.contains(text))
+    }
+
+    pub(crate) fn count_events(&self, kind: EventKind) -> usize {
+        let past = self.settings.events.past();
+        past.iter().filter(|event| event.kind == kind).count()
+    }
+
+    pub(crate) fn stop(&self) {
+        let _ended = self.handle.send(Command::Stop);
+        until("the end", || self.handle.is_ended().then_some(()));
+    }
+
+    /// The service is there anew, with the slot and no pods.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.handle = gpu_sidecar::service::start(self.settings.clone()).unwrap();
+        self.send(Command::SlotAdded(Arc::new(slot(0))));
+        self.mps(true);
+    }
+
+    pub(crate) fn add_all(&self) {
+        for pod in self.pods.lock().unwrap().iter() {
+            self.add(pod);
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A process that closes its connection and lives is killed after a while, and puppets are of the test's own process.
+        let _ended = self.handle.send(Command::Stop);
+        while !self.handle.is_ended() {
+            pause(1);
+        }
+    }
+}
+
+pub(crate) fn socket(pod: &Pod) -> PathBuf {
+    pod.folder.join("gpu.sock")
+}
+
+pub(crate) fn listener(pod: &Pod) -> OwnedFd {
+    let path = socket(pod);
+    let _none = std::fs::remove_file(&path);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 128).unwrap();
+    listener
+}

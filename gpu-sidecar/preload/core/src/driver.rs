@@ -1,0 +1,106 @@
+//! The driver's functions that this library calls itself, past its own wrappers. Each is looked up at its first call; one
+//! that the driver does not have answers [`NOT_SUPPORTED`].
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// What every function of the driver answers: 0 or an error.
+pub(crate) type Code = c_int;
+/// A handle of the driver: stream, event, context, function.
+pub(crate) type Handle = usize;
+/// A device's memory address.
+pub(crate) type Address = u64;
+
+/// No error.
+pub(crate) const SUCCESS: Code = 0;
+/// `CUDA_ERROR_INVALID_VALUE`
+pub(crate) const INVALID_VALUE: Code = 1;
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+pub(crate) const OUT_OF_MEMORY: Code = 2;
+/// `CUDA_ERROR_NOT_READY`: work is still under way.
+pub(crate) const NOT_READY: Code = 600;
+/// `CUDA_ERROR_NOT_PERMITTED`
+pub(crate) const NOT_PERMITTED: Code = 800;
+/// `CUDA_ERROR_NOT_SUPPORTED`
+pub(crate) const NOT_SUPPORTED: Code = 801;
+
+/// The handle of the legacy default stream.
+pub(crate) const LEGACY: Handle = 1;
+/// The handle of the calling thread's default stream.
+pub(crate) const PER_THREAD: Handle = 2;
+
+macro_rules! driver {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
+        $(
+            $(#[$doc])*
+            #[allow(non_snake_case, reason = "the names are the driver's")]
+            pub(crate) unsafe fn $name($($argument: $kind),*) -> Code {
+                static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                let mut real = REAL.load(Ordering::Acquire);
+                if real.is_null() {
+                    const SYMBOL: &str = concat!(stringify!($name), "\0");
+                    let Ok(symbol) = std::ffi::CStr::from_bytes_with_nul(SYMBOL.as_bytes()) else {
+                        return NOT_SUPPORTED;
+                    };
+                    real = crate::front::real(symbol);
+                    if real.is_null() {
+                        return NOT_SUPPORTED;
+                    }
+                    REAL.store(real, Ordering::Release);
+                }
+                type Function = unsafe extern "C" fn($($kind),*) -> Code;
+                // SAFETY: the driver's function of that name has this shape.
+                let function = unsafe { std::mem::transmute::<*mut c_void, Function>(real) };
+                // SAFETY: the caller keeps to the function's own terms.
+                unsafe { function($($argument),*) }
+            }
+        )*
+    };
+}
+
+driver! {
+    fn cuDeviceGet(device: *mut c_int, ordinal: c_int);
+    fn cuDeviceGetUuid_v2(uuid: *mut u8, device: c_int);
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int);
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int);
+    fn cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int);
+    fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int);
+    fn cuCtxGetCurrent(context: *mut Handle);
+    fn cuCtxSetCurrent(context: Handle);
+    fn cuCtxGetDevice(device: *mut c_int);
+    fn cuCtxSynchronize();
+    fn cuStreamGetCtx(stream: Handle, context: *mut Handle);
+    fn cuStreamQuery(stream: Handle);
+    fn cuStreamIsCapturing(stream: Handle, status: *mut c_int);
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
+    fn cuEventCreate(event: *mut Handle, flags: c_uint);
+    fn cuEventRecord(event: Handle, stream: Handle);
+    fn cuEventQuery(event: Handle);
+    fn cuEventSynchronize(event: Handle);
+    fn cuEventElapsedTime(milliseconds: *mut f32, from: Handle, to: Handle);
+    fn cuEventDestroy_v2(event: Handle);
+    fn cuFuncGetName(name: *mut *const c_char, function: Handle);
+    fn cuKernelGetName(name: *mut *const c_char, kernel: Handle);
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    fn cuMemAlloc_v2(address: *mut Address, bytes: usize);
+    fn cuMemFree_v2(address: Address);
+    fn cuMemAddressReserve(address: *mut Address, bytes: usize, alignment: usize, wanted: Address, flags: u64);
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_void, flags: u64);
+    fn cuMemRelease(handle: u64);
+    fn cuMemMap(address: Address, bytes: usize, offset: usize, handle: u64, flags: u64);
+    fn cuMemUnmap(address: Address, bytes: usize);
+    fn cuMemSetAccess(address: Address, bytes: usize, descriptors: *const c_void, count: usize);
+    fn cuMemGetAllocationGranularity(granularity: *mut usize, properties: *const c_void, option: c_int);
+    fn cuMemGetAllocationPropertiesFromHandle(properties: *mut c_void, handle: u64);
+    fn cuMemExportToShareableHandle(file: *mut c_void, handle: u64, kind: c_int, flags: u64);
+    fn cuMemImportFromShareableHandle(handle: *mut u64, file: *mut c_void, kind: c_int);
+    fn cuMemGetAddressRange_v2(base: *mut Address, bytes: *mut usize, address: Address);
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: Address);
+    fn cuPointerGetAttributes(count: c_uint, attributes: *mut c_int, values: *mut *mut c_void, address: Address);
+    fn cuDeviceGetMemPool(pool: *mut Handle, device: c_int);
+    fn cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: *mut c_void);
+    fn cuMemPoolTrimTo(pool: Handle, keep: usize);
+    fn cuMemFreeAsync(address: Address, stream: Handle);
+    fn cuDeviceGetGraphMemAttribute(device: c_int, attribute: c_int, value: *mut c_void);
+}

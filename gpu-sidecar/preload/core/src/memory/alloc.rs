@@ -1,0 +1,114 @@
+//! `cuMemAlloc`, `cuMemAllocPitch`: memory is made, mapped at addresses of ours, and opened to the device and its peers.
+
+use std::ffi::c_uint;
+
+use super::account::Kind;
+use super::device::{Allocation, OWN_MIN, Place, Slot};
+use super::physical::{Traits, part_sizes};
+use super::{contexts, limit, lock, native, put, spare, state};
+use crate::driver::{Address, Code, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
+use crate::hook::hooks;
+use crate::link;
+
+hooks! { HOOKS:
+    fn cuMemAlloc_v2(address: *mut Address, bytes: usize) = alloc;
+    fn cuMemAllocPitch_v2(address: *mut Address, pitch: *mut usize, width: usize, height: usize, element: c_uint) = alloc_pitch;
+}
+
+/// Rows of `cuMemAllocPitch` begin at multiples of this, as the driver's do.
+const PITCH: usize = 512;
+
+fn alloc(call: &dyn Fn() -> Code, out: *mut Address, bytes: usize) -> Code {
+    // The driver says what is wrong with a call in which something is.
+    if !link::is_active() || out.is_null() || bytes == 0 {
+        return call();
+    }
+    match allocate(bytes as u64) {
+        Ok(Some(at)) => {
+            put(out, at);
+            SUCCESS
+        }
+        Ok(None) => native::alloc(call, out, bytes as u64),
+        Err(code) => code,
+    }
+}
+
+fn alloc_pitch(
+    call: &dyn Fn() -> Code,
+    out: *mut Address,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> Code {
+    let is_wrong = out.is_null() || pitch.is_null() || width == 0 || height == 0;
+    if !link::is_active() || is_wrong || !matches!(element, 4 | 8 | 16) {
+        return call();
+    }
+    let Some(row) = width.checked_next_multiple_of(PITCH) else {
+        return INVALID_VALUE;
+    };
+    let Some(bytes) = row.checked_mul(height) else {
+        return OUT_OF_MEMORY;
+    };
+    match allocate(bytes as u64) {
+        Ok(Some(at)) => {
+            put(out, at);
+            put(pitch, row);
+            SUCCESS
+        }
+        Ok(None) => native::alloc(call, out, bytes as u64),
+        Err(code) => code,
+    }
+}
+
+/// An allocation in the calling thread's context. Nothing: this device's memory cannot be mapped.
+fn allocate(asked: u64) -> Result<Option<Address>, Code> {
+    let context = contexts::current()?;
+    let ordinal = contexts::device()?;
+    let Some(slot) = state().slot(ordinal) else {
+        return Ok(None);
+    };
+    let Some(traits) = slot.traits() else {
+        return Ok(None);
+    };
+    contexts::check(context)?;
+    if asked > traits.total {
+        let has_limit = link::memory_limit() > 0;
+        return Err(if has_limit {
+            limit::refuse(asked)
+        } else {
+            OUT_OF_MEMORY
+        });
+    }
+    if asked < OWN_MIN {
+        return slot.piece(traits, asked, context).map(Some);
+    }
+    let bytes = asked.next_multiple_of(traits.granule);
+    if crate::capture::any()
+        && let Some(block) = spare::take(slot, bytes)
+    {
+        let at = block.at;
+        let allocation = Allocation::new(asked, context, Place::Own(block));
+        lock(&slot.table).allocations.insert(at, allocation);
+        return Ok(Some(at));
+    }
+    own(slot, traits, asked, bytes, context).map(Some)
+}
+
+/// A large allocation: memory of its own.
+fn own(
+    slot: &Slot,
+    traits: Traits,
+    asked: u64,
+    bytes: u64,
+    context: crate::driver::Handle,
+) -> Result<Address, Code> {
+    let sizes = part_sizes(bytes, traits.granule);
+    slot.make(traits, Kind::Plain, &sizes, |table, block| {
+        let at = block.at;
+        let allocation = Allocation::new(asked, context, Place::Own(block));
+        table.allocations.insert(at, allocation);
+        at
+    })
+}

@@ -1,0 +1,334 @@
+//! Memory that the program makes and maps itself (`cuMemCreate`, `cuMemMap`). It stays as it is and counts from its creation
+//! until neither a handle nor a mapping of it is left. What was imported counts in the process that has made it.
+//!
+//! Our own mappings are none of the program's: what it may not do to the driver's allocations, it may not do to them.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+
+use super::account::Kind;
+use super::physical::{ON_DEVICE, Properties};
+use super::{limit, lock, state};
+use crate::driver::{Address, Code, INVALID_VALUE, SUCCESS};
+use crate::hook::hooks;
+use crate::link;
+
+hooks! { HOOKS:
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) = create;
+    fn cuMemRelease(handle: u64) = release;
+    fn cuMemImportFromShareableHandle(handle: *mut u64, file: *mut c_void, kind: c_int) = import;
+    fn cuMemMap(address: Address, bytes: usize, offset: usize, handle: u64, flags: u64) = map;
+    fn cuMemUnmap(address: Address, bytes: usize) = unmap;
+    fn cuMemSetAccess(address: Address, bytes: usize, descriptors: *const c_void, count: usize) = set_access;
+    fn cuMemAddressFree(address: Address, bytes: usize) = address_free;
+}
+
+/// Physical memory.
+#[derive(Debug)]
+struct Physical {
+    /// What it counts for.
+    bytes: u64,
+    handles: u32,
+    mappings: u32,
+}
+
+/// What the program has made and mapped. Its lock is held over the driver's calls, which are short and which the driver
+/// itself takes one after the other: a handle or an address that is given out anew is never taken for the one before.
+#[derive(Debug, Default)]
+pub(super) struct Program {
+    physical: BTreeMap<u64, Physical>,
+    /// Which memory a handle is of, and how often it has to be released. 0 is a handle like any other.
+    handles: BTreeMap<u64, (u64, u32)>,
+    /// Which memory lies at an address, and how many bytes of it.
+    mappings: BTreeMap<Address, (u64, u64)>,
+    next: u64,
+}
+
+impl Program {
+    /// A handle was made or imported, which counts for so much.
+    fn made(&mut self, handle: u64, bytes: u64) {
+        if let Some((physical, times)) = self.handles.get_mut(&handle) {
+            // The driver has answered with a handle that it had given out before.
+            *times += 1;
+            if let Some(physical) = self.physical.get_mut(physical) {
+                physical.handles += 1;
+                physical.bytes = physical.bytes.saturating_add(bytes);
+            }
+            return;
+        }
+        self.next += 1;
+        let physical = Physical {
+            bytes,
+            handles: 1,
+            mappings: 0,
+        };
+        self.physical.insert(self.next, physical);
+        self.handles.insert(handle, (self.next, 1));
+    }
+
+    fn at(&self, address: Address) -> Option<u64> {
+        let (&at, &(bytes, physical)) = self.mappings.range(..=address).next_back()?;
+        (address - at < bytes).then_some(physical)
+    }
+
+    /// A handle was had for what lies at an address.
+    fn retained(&mut self, handle: u64, address: Address) {
+        let Some(id) = self.at(address) else {
+            return;
+        };
+        self.handles.entry(handle).or_insert((id, 0)).1 += 1;
+        if let Some(physical) = self.physical.get_mut(&id) {
+            physical.handles += 1;
+        }
+    }
+
+    /// A handle was released. How many bytes are gone with it.
+    fn released(&mut self, handle: u64) -> u64 {
+        let Some((id, times)) = self.handles.get_mut(&handle) else {
+            return 0;
+        };
+        let id = *id;
+        *times -= 1;
+        if *times == 0 {
+            self.handles.remove(&handle);
+        }
+        self.less(id, |physical| &mut physical.handles)
+    }
+
+    fn mapped(&mut self, at: Address, bytes: u64, handle: u64) {
+        let Some(&(id, _)) = self.handles.get(&handle) else {
+            return;
+        };
+        if let Some(physical) = self.physical.get_mut(&id) {
+            physical.mappings += 1;
+            self.mappings.insert(at, (bytes, id));
+        }
+    }
+
+    /// All mappings in a stretch are gone. How many bytes are gone with them.
+    fn unmapped(&mut self, at: Address, bytes: u64) -> u64 {
+        let stretch = at..at.saturating_add(bytes);
+        let gone: Vec<_> = self.mappings.extract_if(stretch, |_, _| true).collect();
+        let gone = gone.into_iter();
+        gone.map(|(_, (_, id))| self.less(id, |physical| &mut physical.mappings))
+            .sum()
+    }
+
+    fn less(&mut self, id: u64, which: impl FnOnce(&mut Physical) -> &mut u32) -> u64 {
+        let Some(physical) = self.physical.get_mut(&id) else {
+            return 0;
+        };
+        let count = which(physical);
+        *count = count.saturating_sub(1);
+        if physical.handles > 0 || physical.mappings > 0 {
+            return 0;
+        }
+        let bytes = physical.bytes;
+        self.physical.remove(&id);
+        bytes
+    }
+}
+
+fn is_ours(address: Address) -> bool {
+    link::is_active() && state().owner(address).is_some()
+}
+
+fn give(bytes: u64) {
+    if bytes > 0 {
+        limit::give(Kind::Program, bytes);
+    }
+}
+
+/// What the driver has put out, where it succeeded.
+fn made(code: Code, out: *mut u64) -> Option<u64> {
+    // SAFETY: not null, and the driver has written a handle there.
+    (code == SUCCESS && !out.is_null()).then(|| unsafe { out.read_unaligned() })
+}
+
+fn create(
+    call: &dyn Fn() -> Code,
+    out: *mut u64,
+    bytes: usize,
+    properties: *const Properties,
+    _flags: u64,
+) -> Code {
+    if !link::is_active() || out.is_null() || properties.is_null() {
+        return call();
+    }
+    // SAFETY: not null, and the program says that the structure lies there.
+    let location = unsafe { properties.read_unaligned() }.location;
+    if location.kind != ON_DEVICE {
+        return call();
+    }
+    // What is no multiple of the granularity is refused by the driver, whatever the limit says.
+    let bytes = bytes as u64;
+    let is_whole = state()
+        .slot(location.id)
+        .and_then(super::device::Slot::traits);
+    if is_whole.is_none_or(|traits| bytes == 0 || !bytes.is_multiple_of(traits.granule)) {
+        return call();
+    }
+    if let Err(code) = limit::reserve(Kind::Program, bytes) {
+        return code;
+    }
+    let mut program = lock(&state().program);
+    let code = call();
+    match made(code, out) {
+        Some(handle) => program.made(handle, bytes),
+        None => limit::give(Kind::Program, bytes),
+    }
+    code
+}
+
+fn release(call: &dyn Fn() -> Code, handle: u64) -> Code {
+    if !link::is_active() {
+        return call();
+    }
+    let (code, gone) = {
+        let mut program = lock(&state().program);
+        let code = call();
+        let is_done = code == SUCCESS;
+        (code, if is_done { program.released(handle) } else { 0 })
+    };
+    give(gone);
+    code
+}
+
+fn import(call: &dyn Fn() -> Code, out: *mut u64, _file: *mut c_void, _kind: c_int) -> Code {
+    if !link::is_active() {
+        return call();
+    }
+    let mut program = lock(&state().program);
+    let code = call();
+    if let Some(handle) = made(code, out) {
+        program.made(handle, 0);
+    }
+    code
+}
+
+/// `cuMemRetainAllocationHandle`, of an address that is not ours.
+pub(super) fn retain(call: &dyn Fn() -> Code, out: *mut u64, address: Address) -> Code {
+    if !link::is_active() {
+        return call();
+    }
+    let mut program = lock(&state().program);
+    let code = call();
+    if let Some(handle) = made(code, out) {
+        program.retained(handle, address);
+    }
+    code
+}
+
+fn map(
+    call: &dyn Fn() -> Code,
+    address: Address,
+    bytes: usize,
+    _offset: usize,
+    handle: u64,
+    _flags: u64,
+) -> Code {
+    if !link::is_active() {
+        return call();
+    }
+    if is_ours(address) {
+        return INVALID_VALUE;
+    }
+    let mut program = lock(&state().program);
+    let code = call();
+    if code == SUCCESS {
+        program.mapped(address, bytes as u64, handle);
+    }
+    code
+}
+
+fn unmap(call: &dyn Fn() -> Code, address: Address, bytes: usize) -> Code {
+    if !link::is_active() {
+        return call();
+    }
+    if is_ours(address) {
+        return INVALID_VALUE;
+    }
+    let (code, gone) = {
+        let mut program = lock(&state().program);
+        let code = call();
+        let is_done = code == SUCCESS;
+        let gone = is_done.then(|| program.unmapped(address, bytes as u64));
+        (code, gone.unwrap_or(0))
+    };
+    give(gone);
+    code
+}
+
+fn set_access(
+    call: &dyn Fn() -> Code,
+    address: Address,
+    _bytes: usize,
+    _descriptors: *const c_void,
+    _count: usize,
+) -> Code {
+    if is_ours(address) {
+        return INVALID_VALUE;
+    }
+    call()
+}
+
+fn address_free(call: &dyn Fn() -> Code, address: Address, _bytes: usize) -> Code {
+    if is_ours(address) {
+        return INVALID_VALUE;
+    }
+    call()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_keeps_memory_whose_handle_is_released() {
+        let mut program = Program::default();
+        program.made(0, 100);
+        program.mapped(1_000, 100, 0);
+        assert_eq!(program.released(0), 0);
+        // Nobody's handle now.
+        assert_eq!(program.released(0), 0);
+        program.retained(0, 1_050);
+        assert_eq!(program.unmapped(1_000, 100), 0);
+        assert_eq!(program.released(0), 100);
+        assert!(program.physical.is_empty() && program.handles.is_empty());
+    }
+
+    #[test]
+    fn one_unmap_may_take_several_mappings() {
+        let mut program = Program::default();
+        for handle in 1..=3 {
+            program.made(handle, 10);
+            program.mapped(handle * 10, 10, handle);
+            assert_eq!(program.released(handle), 0);
+        }
+        assert_eq!(program.unmapped(10, 20), 20);
+        assert_eq!(program.unmapped(10, 20), 0);
+        assert_eq!(program.unmapped(30, 10), 10);
+    }
+
+    #[test]
+    fn aliases_and_imports_are_counted_once_and_never() {
+        let mut program = Program::default();
+        program.made(5, 64);
+        program.mapped(1_000, 64, 5);
+        program.mapped(2_000, 64, 5);
+        program.retained(6, 2_001);
+        assert_eq!(program.released(5), 0);
+        assert_eq!(program.unmapped(1_000, 64), 0);
+        assert_eq!(program.unmapped(2_000, 64), 0);
+        assert_eq!(program.released(6), 64);
+        program.made(7, 0);
+        program.mapped(1_000, 64, 7);
+        assert_eq!(program.released(7), 0);
+        assert_eq!(program.unmapped(1_000, 64), 0);
+        assert!(program.physical.is_empty());
+        // What was never seen is nothing.
+        program.mapped(1, 1, 99);
+        program.retained(1, 99);
+        assert_eq!(program.released(1) + program.unmapped(0, 10_000), 0);
+    }
+}

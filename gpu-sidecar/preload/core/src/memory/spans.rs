@@ -1,0 +1,207 @@
+//! Which stretches of a range of addresses nobody has. Pure: it knows numbers, no memory.
+//!
+//! A request takes the smallest stretch that holds it, and of equal ones the lowest: what is left over is small, and what is
+//! long stays long. Neighbours are joined at once, so a range that all have given back is one stretch again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    /// How long the free stretch is that begins there.
+    by_begin: BTreeMap<u64, u64>,
+    /// The same as (length, begin).
+    by_length: BTreeSet<(u64, u64)>,
+}
+
+impl Spans {
+    /// One free stretch.
+    pub(super) fn new(begin: u64, bytes: u64) -> Self {
+        let mut spans = Self::default();
+        spans.insert(begin, bytes);
+        spans
+    }
+
+    fn insert(&mut self, begin: u64, bytes: u64) {
+        self.by_begin.insert(begin, bytes);
+        self.by_length.insert((bytes, begin));
+    }
+
+    fn remove(&mut self, begin: u64, bytes: u64) {
+        self.by_begin.remove(&begin);
+        self.by_length.remove(&(bytes, begin));
+    }
+
+    /// Takes a stretch of this length.
+    pub(super) fn take(&mut self, bytes: u64) -> Option<u64> {
+        if bytes == 0 {
+            return None;
+        }
+        let &(there, begin) = self.by_length.range((bytes, 0)..).next()?;
+        self.remove(begin, there);
+        if there > bytes {
+            self.insert(begin + bytes, there - bytes);
+        }
+        Some(begin)
+    }
+
+    /// Gives back what was taken, or a part of it.
+    pub(super) fn give_back(&mut self, mut begin: u64, mut bytes: u64) {
+        if let Some(&behind) = self.by_begin.get(&(begin + bytes)) {
+            self.remove(begin + bytes, behind);
+            bytes += behind;
+        }
+        let before = self.by_begin.range(..begin).next_back();
+        if let Some((&at, &there)) = before
+            && at + there == begin
+        {
+            self.remove(at, there);
+            begin = at;
+            bytes += there;
+        }
+        self.insert(begin, bytes);
+    }
+
+    /// The longest stretch that there is.
+    pub(super) fn longest(&self) -> u64 {
+        self.by_length.last().map_or(0, |&(bytes, _)| bytes)
+    }
+
+    #[cfg(test)]
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.by_begin.values().sum()
+    }
+
+    #[cfg(test)]
+    pub(super) fn stretches(&self) -> Vec<(u64, u64)> {
+        self.by_begin
+            .iter()
+            .map(|(&at, &bytes)| (at, bytes))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Numbers that look random and are the same in every run.
+    pub(in crate::memory) struct Random(pub(in crate::memory) u64);
+
+    impl Random {
+        pub(in crate::memory) fn below(&mut self, bound: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 11) % bound
+        }
+    }
+
+    /// The same, one mark for each unit: slow, and right at a glance.
+    struct Naive {
+        begin: u64,
+        taken: Vec<bool>,
+    }
+
+    impl Naive {
+        fn stretches(&self) -> Vec<(u64, u64)> {
+            let mut found = Vec::new();
+            let mut at = 0;
+            while at < self.taken.len() {
+                let length = self.taken[at..].iter().take_while(|taken| !**taken).count();
+                if length > 0 {
+                    found.push((self.begin + at as u64, length as u64));
+                }
+                at += length.max(1);
+            }
+            found
+        }
+
+        fn take(&mut self, bytes: u64) -> Option<u64> {
+            let fitting = self.stretches().into_iter();
+            let best = fitting
+                .filter(|(_, there)| *there >= bytes)
+                .min_by_key(|&(at, there)| (there, at))?;
+            self.mark(best.0, bytes, true);
+            Some(best.0)
+        }
+
+        fn mark(&mut self, at: u64, bytes: u64, taken: bool) {
+            for unit in at - self.begin..at - self.begin + bytes {
+                let mark = &mut self.taken[usize::try_from(unit).unwrap()];
+                assert_ne!(*mark, taken, "one stretch, two owners");
+                *mark = taken;
+            }
+        }
+    }
+
+    #[test]
+    fn it_does_what_a_naive_model_does() {
+        let mut random = Random(7);
+        for round in 0..20 {
+            let begin = 1_000_000 * round;
+            let mut spans = Spans::new(begin, 500);
+            let mut naive = Naive {
+                begin,
+                taken: vec![false; 500],
+            };
+            let mut held = Vec::new();
+            for _ in 0..600 {
+                if random.below(3) > 0 || held.is_empty() {
+                    let bytes = 1 + random.below(40);
+                    let at = spans.take(bytes);
+                    assert_eq!(at, naive.take(bytes));
+                    held.extend(at.map(|at| (at, bytes)));
+                } else {
+                    let which = usize::try_from(random.below(held.len() as u64)).unwrap();
+                    let (at, bytes) = held.swap_remove(which);
+                    spans.give_back(at, bytes);
+                    naive.mark(at, bytes, false);
+                }
+                assert_eq!(spans.stretches(), naive.stretches());
+                let longest = naive.stretches().iter().map(|(_, there)| *there).max();
+                assert_eq!(spans.longest(), longest.unwrap_or(0));
+            }
+            for (at, bytes) in held {
+                spans.give_back(at, bytes);
+            }
+            assert_eq!(spans.stretches(), [(begin, 500)]);
+        }
+    }
+
+    /// Four times a device's memory in addresses are enough, however its memory is cut up: sizes from one granule to a
+    /// quarter of the device, most of them small, the device full all the time.
+    #[test]
+    fn a_device_that_is_full_finds_addresses_in_four_times_its_size() {
+        const DEVICE: u64 = 4096;
+        for seed in 1..=8 {
+            let mut random = Random(seed * 7919);
+            let mut spans = Spans::new(1 << 40, 4 * DEVICE);
+            let mut held: Vec<(u64, u64)> = Vec::new();
+            let mut used = 0;
+            for _ in 0..30_000 {
+                let scale = random.below(11);
+                let bytes = 1 + random.below(1 << scale);
+                while used + bytes > DEVICE {
+                    let which = usize::try_from(random.below(held.len() as u64)).unwrap();
+                    let (at, bytes) = held.swap_remove(which);
+                    used -= bytes;
+                    spans.give_back(at, bytes);
+                }
+                held.push((spans.take(bytes).expect("addresses"), bytes));
+                used += bytes;
+            }
+            assert_eq!(spans.free_bytes(), 4 * DEVICE - used);
+        }
+    }
+
+    #[test]
+    fn nothing_is_not_taken() {
+        let mut spans = Spans::new(8, 8);
+        assert_eq!(spans.take(0), None);
+        assert_eq!(spans.take(9), None);
+        assert_eq!(spans.take(8), Some(8));
+        assert_eq!(spans.take(1), None);
+        assert_eq!(spans.longest(), 0);
+    }
+}

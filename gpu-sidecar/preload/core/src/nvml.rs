@@ -1,0 +1,354 @@
+//! NVML as the pod is to see it: the memory of its own device is its limit, as with the driver ([`crate::memory`]), and the
+//! processes on it are the one that asks. Other devices, and everything else, are as they are.
+
+use std::ffi::{CStr, c_uint, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::memory::{self, View};
+use crate::{hook, link};
+
+mod device;
+
+use device::is_own;
+
+/// What every function of NVML answers.
+type Return = c_uint;
+/// `nvmlDevice_t`
+type Device = usize;
+
+/// `NVML_ERROR_INVALID_ARGUMENT`
+const INVALID_ARGUMENT: Return = 2;
+/// `NVML_ERROR_NOT_SUPPORTED`
+const NOT_SUPPORTED: Return = 3;
+/// `NVML_ERROR_FUNCTION_NOT_FOUND`
+const FUNCTION_NOT_FOUND: Return = 13;
+/// `NVML_ERROR_INSUFFICIENT_SIZE`
+const INSUFFICIENT_SIZE: Return = 7;
+/// What is said of an instance where there is none.
+const NO_INSTANCE: u32 = u32::MAX;
+/// Processes that are looked through for our own.
+const PROCESSES_MAX: usize = 256;
+
+/// `nvmlMemory_t`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlMemory_v2_t`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct MemoryV2 {
+    version: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_v1_t`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct ProcessV1 {
+    pid: u32,
+    memory: u64,
+}
+
+/// `nvmlProcessInfo_t`, since its second version.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    pid: u32,
+    memory: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+/// A wrapper by the name of the function that it stands before, and where that function's address is kept.
+struct Wrapper {
+    symbol: &'static str,
+    address: fn() -> *mut c_void,
+    real: &'static AtomicPtr<c_void>,
+}
+
+macro_rules! wrappers {
+    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $body:expr;)*) => {
+        static WRAPPERS: &[Wrapper] = &[
+            $(Wrapper {
+                symbol: stringify!($name),
+                address: || $name::wrapper as *mut c_void,
+                real: &$name::REAL,
+            },)*
+        ];
+        $(
+            #[allow(non_snake_case, reason = "the names are NVML's")]
+            mod $name {
+                use super::*;
+
+                pub(super) static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+                pub(super) extern "C" fn wrapper($($argument: $kind),*) -> Return {
+                    let real = REAL.load(Ordering::Acquire);
+                    if real.is_null() {
+                        return FUNCTION_NOT_FOUND;
+                    }
+                    type Function = unsafe extern "C" fn($($kind),*) -> Return;
+                    // SAFETY: NVML's function of this name has this shape.
+                    let function = unsafe { std::mem::transmute::<*mut c_void, Function>(real) };
+                    // SAFETY: the program's own arguments, or a place of ours of the same kind.
+                    let call = |$($argument: $kind),*| unsafe { function($($argument),*) };
+                    if hook::is_broken() || !link::is_active() {
+                        return call($($argument),*);
+                    }
+                    let body = std::panic::AssertUnwindSafe(|| ($body)(&call, $($argument),*));
+                    std::panic::catch_unwind(body).unwrap_or_else(|_panic| {
+                        hook::broke();
+                        call($($argument),*)
+                    })
+                }
+            }
+        )*
+    };
+}
+
+wrappers! {
+    fn nvmlDeviceGetMemoryInfo(device: Device, memory: *mut Memory) = memory_info;
+    fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: *mut MemoryV2) = memory_info_v2;
+    fn nvmlDeviceGetComputeRunningProcesses(device: Device, count: *mut c_uint, list: *mut ProcessV1) = processes;
+    fn nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: *mut c_uint, list: *mut Process) = processes;
+    fn nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: *mut c_uint, list: *mut Process) = processes;
+    fn nvmlDeviceGetMPSComputeRunningProcesses(device: Device, count: *mut c_uint, list: *mut ProcessV1) = processes;
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Device, count: *mut c_uint, list: *mut Process) = processes;
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Device, count: *mut c_uint, list: *mut Process) = processes;
+    fn nvmlDeviceGetGraphicsRunningProcesses(device: Device, count: *mut c_uint, list: *mut ProcessV1) = none;
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Device, count: *mut c_uint, list: *mut Process) = none;
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Device, count: *mut c_uint, list: *mut Process) = none;
+    fn nvmlDeviceGetRunningProcessDetailList(device: Device, list: *mut c_void) = details;
+}
+
+/// The address that a program gets for a function of NVML.
+pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
+    let mut wrappers = WRAPPERS.iter();
+    let Some(wrapper) = wrappers.find(|one| one.symbol.as_bytes() == symbol.to_bytes()) else {
+        return real;
+    };
+    let address = (wrapper.address)();
+    if real.is_null() || real == address {
+        return real;
+    }
+    let first = wrapper.real.compare_exchange(
+        std::ptr::null_mut(),
+        real,
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    let _known = first.is_err();
+    address
+}
+
+/// An address of NVML's own, by which its library can be found.
+fn any_real() -> Option<*mut c_void> {
+    let mut known = WRAPPERS.iter().map(|one| one.real.load(Ordering::Acquire));
+    known.find(|real| !real.is_null())
+}
+
+/// What is to be said instead of what NVML has said.
+fn seen(device: Device, total: u64, free: u64) -> Option<View> {
+    is_own(device).then(|| memory::view(free, total))
+}
+
+fn memory_info(
+    call: &dyn Fn(Device, *mut Memory) -> Return,
+    device: Device,
+    memory: *mut Memory,
+) -> Return {
+    let code = call(device, memory);
+    if code != 0 || memory.is_null() {
+        return code;
+    }
+    // SAFETY: not null, and NVML has written it.
+    let known = unsafe { memory.read_unaligned() };
+    if let Some(view) = seen(device, known.total, known.free) {
+        let shown = Memory {
+            total: view.total,
+            free: view.free,
+            used: view.total - view.free,
+        };
+        // SAFETY: as before.
+        unsafe { memory.write_unaligned(shown) };
+    }
+    code
+}
+
+/// NVML has checked the version that the program says its structure has.
+fn memory_info_v2(
+    call: &dyn Fn(Device, *mut MemoryV2) -> Return,
+    device: Device,
+    memory: *mut MemoryV2,
+) -> Return {
+    let code = call(device, memory);
+    if code != 0 || memory.is_null() {
+        return code;
+    }
+    // SAFETY: not null, and NVML has written it.
+    let known = unsafe { memory.read_unaligned() };
+    if let Some(view) = seen(device, known.total, known.free) {
+        let shown = MemoryV2 {
+            version: known.version,
+            total: view.total,
+            reserved: 0,
+            free: view.free,
+            used: view.total - view.free,
+        };
+        // SAFETY: as before.
+        unsafe { memory.write_unaligned(shown) };
+    }
+    code
+}
+
+type List<'a, T> = &'a dyn Fn(Device, *mut c_uint, *mut T) -> Return;
+
+/// An entry of a list of processes.
+trait Entry: Copy {
+    /// This process, of which NVML says nothing.
+    fn own() -> Self;
+    fn pid(&self) -> u32;
+    fn set_memory(&mut self, bytes: u64);
+}
+
+impl Entry for ProcessV1 {
+    fn own() -> Self {
+        Self {
+            pid: std::process::id(),
+            memory: 0,
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn set_memory(&mut self, bytes: u64) {
+        self.memory = bytes;
+    }
+}
+
+impl Entry for Process {
+    fn own() -> Self {
+        Self {
+            pid: std::process::id(),
+            memory: 0,
+            gpu_instance: NO_INSTANCE,
+            compute_instance: NO_INSTANCE,
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn set_memory(&mut self, bytes: u64) {
+        self.memory = bytes;
+    }
+}
+
+/// The one process that a process is to see, or none where it has no context. What NVML says of our own, if it knows us by
+/// the number that we know ourselves by, is kept but for the memory.
+fn own<T: Entry>(call: List<'_, T>, device: Device) -> Result<Option<T>, Return> {
+    let mut all = vec![T::own(); PROCESSES_MAX];
+    let mut count = c_uint::try_from(all.len()).unwrap_or(0);
+    match call(device, &raw mut count, all.as_mut_ptr()) {
+        0 => {}
+        INSUFFICIENT_SIZE => count = 0,
+        code => return Err(code),
+    }
+    if !memory::has_context() {
+        return Ok(None);
+    }
+    let mut listed = all.iter().take(count as usize);
+    let listed = listed.find(|one| one.pid() == std::process::id());
+    let mut own = listed.copied().unwrap_or_else(T::own);
+    own.set_memory(memory::held());
+    Ok(Some(own))
+}
+
+/// Puts the list where the program wants it, by NVML's rules for lists.
+fn answer<T: Copy>(count: *mut c_uint, list: *mut T, process: Option<T>) -> Return {
+    // SAFETY: not null: that was looked at before.
+    let room = unsafe { count.read_unaligned() };
+    let number = c_uint::from(process.is_some());
+    // SAFETY: as before.
+    unsafe { count.write_unaligned(number) };
+    let Some(process) = process else {
+        return 0;
+    };
+    if room < number {
+        return INSUFFICIENT_SIZE;
+    }
+    if list.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: not null, and there is room for one at least.
+    unsafe { list.write_unaligned(process) };
+    0
+}
+
+fn processes<T: Entry>(
+    call: List<'_, T>,
+    device: Device,
+    count: *mut c_uint,
+    list: *mut T,
+) -> Return {
+    if count.is_null() || !is_own(device) {
+        return call(device, count, list);
+    }
+    match own(call, device) {
+        Ok(process) => answer(count, list, process),
+        Err(code) => code,
+    }
+}
+
+/// Nobody draws there, as far as a pod is concerned.
+fn none<T: Entry>(call: List<'_, T>, device: Device, count: *mut c_uint, list: *mut T) -> Return {
+    if count.is_null() || !is_own(device) {
+        return call(device, count, list);
+    }
+    answer(count, list, None)
+}
+
+/// What other pods do in detail is not told.
+fn details(
+    call: &dyn Fn(Device, *mut c_void) -> Return,
+    device: Device,
+    list: *mut c_void,
+) -> Return {
+    if is_own(device) {
+        NOT_SUPPORTED
+    } else {
+        call(device, list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_answered_by_the_rules() {
+        let one = ProcessV1 { pid: 1, memory: 2 };
+        let mut list = [ProcessV1 { pid: 0, memory: 0 }; 2];
+        let mut count = 0;
+        let none = std::ptr::null_mut();
+        assert_eq!(answer(&raw mut count, none, Some(one)), INSUFFICIENT_SIZE);
+        assert_eq!(count, 1);
+        assert_eq!(answer(&raw mut count, none, Some(one)), INVALID_ARGUMENT);
+        count = 2;
+        assert_eq!(answer(&raw mut count, list.as_mut_ptr(), Some(one)), 0);
+        assert_eq!((count, list[0].pid, list[1].pid), (1, 1, 0));
+        assert_eq!(answer::<ProcessV1>(&raw mut count, none, None), 0);
+        assert_eq!(count, 0);
+    }
+}

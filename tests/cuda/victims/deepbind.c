@@ -1,0 +1,18 @@
+/* A library that the loader is told to bind to itself first.  Preloaded symbols do not reach into it: what it does works, past
+ * whatever stands before the driver. */
+#include "../driver.h"
+
+int main(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    CHECK(library);
+    CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(library, "cuInit");
+    CHECK(init && init(0) == CUDA_SUCCESS);
+    /* Its own dlsym is the C library's. */
+    void *other = dlopen("libnamesake_library.so", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    CHECK(other);
+    int (*ask)(void) = (int (*)(void))dlsym(other, "namesake_asks");
+    CHECK(ask && ask() == 4711);
+    puts("ok");
+    return 0;
+}

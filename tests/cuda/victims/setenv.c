@@ -1,0 +1,18 @@
+/* A program with a `setenv` of its own, as shells have: what others want to set does not reach the driver.
+ *
+ * usage: setenv PTX.  Prints what cuInit answers. */
+#include "../driver.h"
+
+int setenv(const char *name, const char *value, int overwrite)
+{
+    (void)name, (void)value, (void)overwrite;
+    return 0;
+}
+
+int main(void)
+{
+    cu_open();
+    printf("cuInit: %d\n", TRY(cuInit, 0));
+    puts("ok");
+    return 0;
+}
