@@ -3,11 +3,12 @@
 mod demo;
 mod softgpu;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, test_kill_process};
 
 /// Serve GPU functions on Knative within their latency objectives.
 #[derive(Debug, Parser)]
@@ -31,10 +32,32 @@ enum Command {
         /// The process that started it.
         #[arg(long)]
         parent: i32,
+        /// What it is told.
+        #[arg(last = true)]
+        arguments: Vec<OsString>,
     },
 }
 
+/// The number of a process, without which a program of softgpu's has no use: it ends with whoever has started it. For MPS
+/// daemons, which are else to outlive an agent.
+const ENDS_WITH: &str = "WEIR_ENDS_WITH";
+
+/// Whether the process that [`ENDS_WITH`] names is there, if it is set at all.
+fn has_reason() -> bool {
+    let Some(named) = std::env::var_os(ENDS_WITH) else {
+        return true;
+    };
+    // Whoever dies before this is seen by the second look.
+    let is_set = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+    let named = named.to_str().and_then(|pid| pid.parse().ok());
+    let named = named.and_then(Pid::from_raw);
+    is_set && named.is_some_and(|pid| test_kill_process(pid).is_ok())
+}
+
 fn main() -> ExitCode {
+    if !has_reason() {
+        return ExitCode::FAILURE;
+    }
     // Where the stand-ins are installed, this program has their names as well.
     let mut given = std::env::args_os();
     if let Some(name) = given.next()
@@ -52,7 +75,11 @@ fn main() -> ExitCode {
             }
         },
         Command::Softgpu(arguments) => softgpu::run(&arguments),
-        Command::Child { program, parent } => {
+        Command::Child {
+            program,
+            parent,
+            arguments,
+        } => {
             // However its parent dies, a child does not stay behind.
             if set_parent_process_death_signal(Some(Signal::KILL)).is_err()
                 // It may have died before that.
@@ -64,7 +91,16 @@ fn main() -> ExitCode {
                 demo::Program::QueueProxy => queue_proxy::main(),
                 demo::Program::ModelServer => model_server::main(),
                 demo::Program::SoftgpuServer => demo::serve_software_gpu(),
+                demo::Program::GpuSidecar => {
+                    gpu_sidecar::main_with(named("gpu-sidecar", arguments))
+                }
+                demo::Program::Load => model_server::load::main(named("load", arguments)),
             }
         }
     }
+}
+
+/// A program's name before its arguments.
+fn named(name: &str, arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {
+    std::iter::once(OsString::from(name)).chain(arguments)
 }

@@ -453,6 +453,13 @@ pub(crate) struct Gpu {
 impl Gpu {
     /// Opens the GPU of this number and loads a model's weights, sizes divided by `scale`.
     pub(crate) fn load(ordinal: u32, model: &Model, scale: u64) -> Result<Self, Failure> {
+        let mut gpu = Self::open(ordinal)?;
+        gpu.load_weights(model.seed(), layout(model.weights_bytes, scale))?;
+        Ok(gpu)
+    }
+
+    /// Opens the GPU of this number, without weights.
+    pub(crate) fn open(ordinal: u32) -> Result<Self, Failure> {
         use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as SMS;
         let elapsed = library()?;
         check("cuInit", result::init())?;
@@ -465,7 +472,7 @@ impl Gpu {
         let context = Arc::new(Context::new(device)?);
         context.bind()?;
         let module = Module::new(&context)?;
-        let mut gpu = Self {
+        Ok(Self {
             blocks: Vec::new(),
             spin: module.function(Kernel::Spin)?,
             fill: module.function(Kernel::Fill)?,
@@ -475,9 +482,7 @@ impl Gpu {
             elapsed,
             name,
             sms: u32::try_from(sms).unwrap_or(1).max(1),
-        };
-        gpu.load_weights(model.seed(), layout(model.weights_bytes, scale))?;
-        Ok(gpu)
+        })
     }
 
     fn load_weights(&mut self, seed: u64, blocks: Vec<Block>) -> Result<(), Failure> {
@@ -776,6 +781,95 @@ impl Stream {
         check("cuMemsetD8Async", unsafe {
             result::memset_d8_async(memory.address, 0, bytes, self.raw)
         })
+    }
+}
+
+/// A stream of kernels and graphs without data, for a load.
+#[derive(Debug)]
+pub(crate) struct Player {
+    // Dropped in this order.
+    graph: Option<Graph>,
+    marks: [Event; 2],
+    stream: Stream,
+    gpu: Gpu,
+}
+
+impl Player {
+    pub(crate) fn new(gpu: Gpu) -> Result<Self, Failure> {
+        let context = &gpu.context;
+        context.bind()?;
+        Ok(Self {
+            graph: None,
+            marks: [Event::new(context)?, Event::new(context)?],
+            stream: Stream::new(context)?,
+            gpu,
+        })
+    }
+
+    /// Launches a kernel that asks for all SMs.
+    pub(crate) fn launch(&self, spin: &Launch) -> Result<(), Failure> {
+        let gpu = &self.gpu;
+        self.stream.launch(gpu.spin, spin, gpu.sms, SPIN_THREADS)
+    }
+
+    /// Makes these kernels, in a row, the graph.
+    pub(crate) fn record(&mut self, spins: &[Launch]) -> Result<(), Failure> {
+        use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as OWN_THREAD;
+        let raw = self.stream.raw;
+        // SAFETY: the stream is there, and nothing else of this thread is captured.
+        let begun = unsafe { result::stream::begin_capture(raw, OWN_THREAD) };
+        check("cuStreamBeginCapture", begun)?;
+        let recorded = spins.iter().try_for_each(|spin| self.launch(spin));
+        // SAFETY: the stream is there, and captures.
+        let ended = unsafe { result::stream::end_capture(raw) };
+        let graph = check("cuStreamEndCapture", ended)?;
+        let none = sys::CUgraphInstantiate_flags(0);
+        // SAFETY: the graph was given just now.
+        let instance = unsafe { result::graph::instantiate(graph, none) };
+        // SAFETY: as above, and it is not used again: what is launched is the instance.
+        let destroyed = unsafe { result::graph::destroy(graph) };
+        let raw = check("cuGraphInstantiateWithFlags", instance)?;
+        self.graph = Some(Graph {
+            context: Arc::clone(&self.gpu.context),
+            raw,
+        });
+        check("cuGraphDestroy", destroyed).and(recorded)
+    }
+
+    /// Launches the graph.
+    pub(crate) fn launch_graph(&self) -> Result<(), Failure> {
+        let Some(graph) = &self.graph else {
+            return Ok(());
+        };
+        // SAFETY: both are there until they are dropped.
+        let launched = unsafe { result::graph::launch(graph.raw, self.stream.raw) };
+        check("cuGraphLaunch", launched)
+    }
+
+    /// Marks what was launched until now; there are two marks.
+    pub(crate) fn mark(&self, number: usize) -> Result<(), Failure> {
+        self.marks[number % 2].record(&self.stream)
+    }
+
+    /// Waits until what was launched before a mark is done.
+    pub(crate) fn await_mark(&self, number: usize) -> Result<(), Failure> {
+        self.marks[number % 2].synchronize()
+    }
+}
+
+/// A graph that can be launched.
+#[derive(Debug)]
+struct Graph {
+    context: Arc<Context>,
+    raw: sys::CUgraphExec,
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: instantiated once, by `Player::record`.
+            let _destroyed = unsafe { result::graph::exec_destroy(self.raw) };
+        }
     }
 }
 

@@ -24,12 +24,15 @@
 //! waited is passed over. SIGTERM and SIGINT end the server: no new connections; what waits and runs is finished, for
 //! as long as `--drain` says.
 //!
+//! `model-server load …` is no server: it keeps the GPU busy as told, see [`load`].
+//!
 //! Exit codes: 0 after a signal; 1 for a port in use, a library that is not there, a load that fails; 2 for an option
 //! or a variable that cannot be used.
 #![deny(unsafe_code)]
 
 pub mod blocks;
 pub mod checksum;
+pub mod load;
 pub mod models;
 
 mod cost;

@@ -1,5 +1,6 @@
 //! The demo's processes: a model-server and the queue-proxy in front of it.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::Stdio;
 use std::time::Duration;
@@ -175,24 +176,88 @@ pub(crate) fn spawn(
     program: Program,
     environment: impl IntoIterator<Item = (&'static str, String)>,
 ) -> anyhow::Result<Child> {
-    let own = std::env::current_exe().context("cannot find the running program")?;
-    let name = program
-        .to_possible_value()
-        .context("every program has a name")?;
-    Command::new(own)
-        .arg("child")
-        .arg(name.get_name())
-        .args(["--parent", &std::process::id().to_string()])
-        .env_clear()
-        .envs(environment)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("cannot start the {}", name.get_name()))
+    Spawn::new(program).environment(environment).spawn()
 }
 
-async fn get(
+/// The same, with what else it may need.
+#[derive(Debug)]
+pub(crate) struct Spawn {
+    program: Program,
+    arguments: Vec<OsString>,
+    environment: Vec<(String, String)>,
+    stdin: Stdio,
+    stdout: Stdio,
+    stderr: Stdio,
+}
+
+impl Spawn {
+    /// Without input and output, its errors where this program's go.
+    pub(crate) fn new(program: Program) -> Self {
+        Self {
+            program,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            stdin: Stdio::null(),
+            stdout: Stdio::null(),
+            stderr: Stdio::inherit(),
+        }
+    }
+
+    pub(crate) fn arguments(mut self, arguments: impl IntoIterator<Item = OsString>) -> Self {
+        self.arguments.extend(arguments);
+        self
+    }
+
+    pub(crate) fn environment(
+        mut self,
+        variables: impl IntoIterator<Item = (impl Into<String>, String)>,
+    ) -> Self {
+        let each = variables.into_iter();
+        self.environment
+            .extend(each.map(|(name, value)| (name.into(), value)));
+        self
+    }
+
+    pub(crate) fn stdin(mut self, stdin: Stdio) -> Self {
+        self.stdin = stdin;
+        self
+    }
+
+    pub(crate) fn stdout(mut self, stdout: Stdio) -> Self {
+        self.stdout = stdout;
+        self
+    }
+
+    pub(crate) fn stderr(mut self, stderr: Stdio) -> Self {
+        self.stderr = stderr;
+        self
+    }
+
+    /// Starts it: killed when the handle is dropped, and when this thread ends, as by the end of the process. Not to be
+    /// called by a thread that ends before.
+    pub(crate) fn spawn(self) -> anyhow::Result<Child> {
+        let own = std::env::current_exe().context("cannot find the running program")?;
+        let name = self
+            .program
+            .to_possible_value()
+            .context("every program has a name")?;
+        Command::new(own)
+            .arg("child")
+            .arg(name.get_name())
+            .args(["--parent", &std::process::id().to_string(), "--"])
+            .args(self.arguments)
+            .env_clear()
+            .envs(self.environment)
+            .stdin(self.stdin)
+            .stdout(self.stdout)
+            .stderr(self.stderr)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start the {}", name.get_name()))
+    }
+}
+
+pub(crate) async fn get(
     address: SocketAddr,
     path: &str,
     probe: Option<&str>,

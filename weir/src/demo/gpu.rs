@@ -19,6 +19,8 @@ use super::children::spawn;
 
 /// By how much memory and links are smaller than the GPU's: 64, so that a laptop has room for it.
 const BYTES: u32 = 64;
+/// An hour of short kernels.
+const LEDGER_MIB: u32 = 4_096;
 /// A server that does not listen by then is broken.
 const READY_MAX: Duration = Duration::from_secs(10);
 
@@ -34,28 +36,28 @@ pub(crate) struct SoftGpu {
 #[derive(Debug, Serialize)]
 pub(crate) struct Device {
     /// What kind of GPU.
-    part: String,
+    pub(crate) part: String,
     /// By what times are multiplied and sizes divided.
-    scale: Scale,
+    pub(crate) scale: Scale,
     /// Published minus due, of all that was waited for.
-    lag_us: Lag,
+    pub(crate) lag_us: Lag,
     /// How long the server could have run and did not.
-    run_delay_ms: f64,
+    pub(crate) run_delay_ms: f64,
     /// How long the machine's cores were taken away during the demo.
-    steal_ms: f64,
+    pub(crate) steal_ms: f64,
 }
 
-#[derive(Debug, Serialize)]
-struct Scale {
-    time: u32,
-    bytes: u32,
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Scale {
+    pub(crate) time: u32,
+    pub(crate) bytes: u32,
 }
 
-#[derive(Debug, Serialize)]
-struct Lag {
-    p50: f64,
-    p99: f64,
-    max: f64,
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Lag {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
 }
 
 /// Runs the server of the folder that the environment names, until it is killed.
@@ -66,15 +68,33 @@ pub(crate) fn serve() -> ExitCode {
 }
 
 impl SoftGpu {
-    /// Installs the stand-ins and starts the server.
+    /// One H100 that keeps the real time.
     pub(crate) async fn start() -> anyhow::Result<Self> {
+        Self::with(Config::default()).await
+    }
+
+    /// Of this kind, whose times are multiplied by `time`, with all of its ledger.
+    pub(crate) async fn scaled(part: &str, time: u32) -> anyhow::Result<Self> {
+        let mut config = Config {
+            time,
+            ledger_mib: LEDGER_MIB,
+            ..Config::default()
+        };
+        for gpu in &mut config.gpus {
+            part.clone_into(&mut gpu.part);
+        }
+        Self::with(config).await
+    }
+
+    /// Installs the stand-ins and starts the server.
+    async fn with(config: Config) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("weir-demo-")
             .tempdir()
             .context("cannot make a folder for the software GPU")?;
         let config = Config {
             bytes: BYTES,
-            ..Config::default()
+            ..config
         };
         softgpu::install(folder.path(), &config).context("the software GPU")?;
         let server = spawn(
@@ -114,6 +134,18 @@ impl SoftGpu {
             ("MODEL_WEIGHTS", "1GiB".to_owned()),
             ("WEIR_BYTES_SCALE", self.config.bytes.to_string()),
         ]
+    }
+
+    /// Where its stand-ins, its server's socket and its ledger are.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Lets the server write all of its ledger until now.
+    pub(crate) fn write_ledger(&self) -> anyhow::Result<()> {
+        let observer = Observer::open(self.folder())?;
+        let observer = observer.context("the software GPU's server has ended")?;
+        Ok(observer.write_ledger()?)
     }
 
     /// What it was, and how well it kept time.

@@ -5,6 +5,7 @@ mod children;
 mod gpu;
 mod replay;
 mod report;
+mod shares;
 mod trace;
 mod workload;
 
@@ -40,9 +41,9 @@ pub(crate) struct Arguments {
     /// Sum of service times divided by the span: 1.0 keeps one instance exactly busy.
     #[arg(long, value_name = "L", default_value = "1.0", value_parser = positive)]
     load: f64,
-    /// How long requests arrive, in seconds.
-    #[arg(long, value_name = "S", default_value = "25", value_parser = positive)]
-    seconds: f64,
+    /// How long requests arrive, in seconds (default 25); how long shares are measured (default 10).
+    #[arg(long, value_name = "S", value_parser = positive)]
+    seconds: Option<f64>,
     /// Which slice of the trace: slices follow one another from the trace's begin.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: u64,
@@ -55,13 +56,20 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    shares: shares::Options,
 }
+
+/// How long requests arrive unless told otherwise, in s.
+const DEADLINE_SECONDS: f64 = 25.0;
 
 /// What the demo shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// One instance, a trace near its capacity: arrival order against deadline order.
     Deadline,
+    /// Pods on one GPU with quotas of time and shares of SMs: what was asked for against what they get.
+    Shares,
 }
 
 /// The programs that the demo runs as children of its own.
@@ -73,23 +81,44 @@ pub(crate) enum Program {
     ModelServer,
     /// The owner of the software GPU that it computes on.
     SoftgpuServer,
+    /// The node's agent.
+    GpuSidecar,
+    /// What keeps a pod's GPU busy.
+    Load,
 }
 
 /// Runs the demo. An error is the user's to mend: exit code 2. Exit code 1: a request was not answered
-/// exactly once.
+/// exactly once; with `--strict`, shares were measured on a machine that was too late.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let Scenario::Deadline = arguments.scenario;
-    let trace = match &arguments.trace {
-        Some(path) => Trace::read(path)?,
-        None => Trace::bundled()?,
-    };
-    let workload = Workload::new(
-        &trace,
-        arguments.seconds,
-        arguments.load,
-        arguments.objective_factor,
-        arguments.seed,
-    )?;
+    match arguments.scenario {
+        Scenario::Deadline => {
+            if let Some(option) = arguments.shares.first_given() {
+                anyhow::bail!("{option} belongs to --scenario shares");
+            }
+            let trace = match &arguments.trace {
+                Some(path) => Trace::read(path)?,
+                None => Trace::bundled()?,
+            };
+            let workload = Workload::new(
+                &trace,
+                arguments.seconds.unwrap_or(DEADLINE_SECONDS),
+                arguments.load,
+                arguments.objective_factor,
+                arguments.seed,
+            )?;
+            until_interrupted(deadline(arguments, &workload))
+        }
+        Scenario::Shares => until_interrupted(shares::run(
+            &arguments.shares,
+            arguments.seconds,
+            arguments.json,
+        )),
+    }
+}
+
+fn until_interrupted(
+    does: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -102,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
         tokio::select! {
-            done = deadline(arguments, &workload) => done,
+            done = does => done,
             // Children are killed, and the software GPU's folder removed, when their handles are dropped.
             _signal = interrupt.recv() => Ok(ExitCode::from(130)),
             _signal = terminate.recv() => Ok(ExitCode::from(143)),

@@ -1,0 +1,520 @@
+//! What is asked for: pods, their work, the rule, how long.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use model_server::Model;
+
+/// Pods, at most: each is a process, and this machine has a few cores.
+const PODS_MAX: usize = 16;
+/// Nothing lasts longer.
+const SECONDS_MAX: f64 = 3_600.0;
+
+/// What the scenario `shares` can be told.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The pods of --scenario shares: time quotas in per cent, as 10:90; shares of SMs, as sm=12,24,50; or for each
+    /// request=R,limit=L,sm=P,work=W,once=TIME,idle-from=S,idle-for=S, as request=0.1,limit=1:request=0.5,limit=1,work=long.
+    #[arg(long, value_name = "PODS")]
+    pods: Option<Pods>,
+    /// What the pods compute, unless one has its own: kernels (100 µs), long (50 ms), graphs (5 ms), pauses (5 ms, then a
+    /// pause of 5 ms), mixed (each in turn), or a model of model-server.
+    #[arg(long, value_name = "WORK")]
+    work: Option<Work>,
+    /// By what rule the agent gives tokens.
+    #[arg(long, value_enum)]
+    rule: Option<Rule>,
+    /// A pod pauses from so many seconds of the measured span on: S, or POD=S; without POD the first.
+    #[arg(long, value_name = "[POD=]S")]
+    idle_from: Option<OfPod>,
+    /// It pauses for so many seconds.
+    #[arg(long, value_name = "[POD=]S")]
+    idle_for: Option<OfPod>,
+    /// By what the times of the software GPU and of the agent's tokens are multiplied, and reported times divided.
+    #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=8))]
+    time: Option<u32>,
+    /// Exit code 1 if the machine was so late that the result cannot be trusted.
+    #[arg(long)]
+    strict: bool,
+    /// Runs all measurements of the README one after the other, --seconds each.
+    #[arg(long)]
+    suite: bool,
+}
+
+/// What is asked for, complete.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) rule: Rule,
+    /// How long it is measured, by the clock.
+    pub(crate) seconds: f64,
+    pub(crate) time: u32,
+    /// What kind of GPU.
+    pub(crate) part: &'static str,
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    pub(crate) request: f64,
+    pub(crate) limit: f64,
+    pub(crate) sm_percent: f64,
+    pub(crate) work: Work,
+    pub(crate) once: Duration,
+    /// Seconds of the measured span.
+    pub(crate) idle_from: f64,
+    pub(crate) idle_for: f64,
+}
+
+/// What a pod computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    Kernels,
+    Long,
+    Graphs,
+    Pauses,
+    /// The four above, in turn.
+    Mixed,
+    Model(&'static str),
+}
+
+/// By what rule the agent gives tokens: see its configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rule {
+    /// Guarantees and limits as accounts.
+    Weir,
+    /// As FaST-GShare's text has it.
+    Paper,
+    /// A token bucket for each pod, filled by feedback.
+    ReactiveBucket,
+    /// Time sharing without space.
+    TimeOnly,
+    /// Nobody is ever held.
+    Racing,
+    /// The GPU belongs to the pod that came first.
+    Exclusive,
+}
+
+impl Options {
+    /// Whether anything is told that another scenario has no use for.
+    pub(crate) const fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.pods.is_some(), "--pods"),
+            (self.work.is_some(), "--work"),
+            (self.rule.is_some(), "--rule"),
+            (self.idle_from.is_some(), "--idle-from"),
+            (self.idle_for.is_some(), "--idle-for"),
+            (self.time.is_some(), "--time"),
+            (self.strict, "--strict"),
+            (self.suite, "--suite"),
+        ];
+        let mut at = 0;
+        while at < given.len() {
+            if given[at].0 {
+                return Some(given[at].1);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    pub(crate) const fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    pub(crate) const fn is_suite(&self) -> bool {
+        self.suite
+    }
+
+    /// Everything checked.
+    pub(crate) fn ask(&self, seconds: f64) -> anyhow::Result<Ask> {
+        let Self {
+            pods,
+            work,
+            rule,
+            idle_from,
+            idle_for,
+            time,
+            strict: _,
+            suite,
+        } = self;
+        if *suite && (pods.is_some() || work.is_some() || rule.is_some()) {
+            anyhow::bail!(
+                "--suite has pods, work and rules of its own; allowed with it: --seconds, --time, --json, --strict"
+            );
+        }
+        if seconds > SECONDS_MAX {
+            anyhow::bail!("--seconds {seconds}: allowed: above 0, up to {SECONDS_MAX}");
+        }
+        let mut pods = match pods {
+            Some(pods) => pods.clone(),
+            None => Pods::quotas(&[10.0, 90.0]),
+        }
+        .with(work.unwrap_or(Work::Kernels));
+        let names: Vec<_> = pods.iter().map(|pod| pod.name.clone()).collect();
+        for (option, given) in [("--idle-from", idle_from), ("--idle-for", idle_for)] {
+            let Some(given) = given else {
+                continue;
+            };
+            let pod = given.pod.checked_sub(1).and_then(|at| pods.get_mut(at));
+            let Some(pod) = pod else {
+                anyhow::bail!(
+                    "{option}: there is no pod {}; allowed: {}",
+                    given.pod,
+                    names.join(", ")
+                );
+            };
+            if option == "--idle-from" {
+                pod.idle_from = given.seconds;
+            } else {
+                pod.idle_for = given.seconds;
+            }
+        }
+        if idle_from.is_some() && pods.iter().all(|pod| pod.idle_for <= 0.0) {
+            anyhow::bail!("--idle-from needs --idle-for, above 0, for the same pod");
+        }
+        Ok(Ask {
+            pods,
+            rule: rule.unwrap_or(Rule::Weir),
+            seconds,
+            time: time.unwrap_or(1),
+            part: "H100",
+        })
+    }
+}
+
+impl Pod {
+    /// What it would compute alone, as a part of the time, but for its pause.
+    pub(crate) fn demand(&self) -> f64 {
+        match self.work {
+            Work::Pauses => {
+                let compute = PAUSES.as_secs_f64() / (self.sm_percent / 100.0);
+                compute / (compute + PAUSES.as_secs_f64())
+            }
+            _ => 1.0,
+        }
+    }
+}
+
+/// How long a caller that pauses computes, and then pauses.
+const PAUSES: Duration = Duration::from_millis(5);
+
+impl Work {
+    /// The load program's arguments. Pauses are real time, and so scaled here; kernels are scaled by the GPU.
+    pub(crate) fn arguments(self, time: u32) -> Vec<String> {
+        let of = |words: &str| words.split_whitespace().map(str::to_owned).collect();
+        match self {
+            Self::Kernels | Self::Mixed => of("--kernel 100us --batch 64"),
+            Self::Long => of("--kernel 50ms --batch 1"),
+            Self::Graphs => of("--kernel 100us --batch 50 --graph"),
+            Self::Pauses => {
+                let pause = (PAUSES * time).as_millis();
+                of(&format!("--kernel 100us --batch 50 --pause {pause}ms"))
+            }
+            Self::Model(name) => of(&format!("--model {name}")),
+        }
+    }
+}
+
+const WORKS: [(&str, Work); 5] = [
+    ("kernels", Work::Kernels),
+    ("long", Work::Long),
+    ("graphs", Work::Graphs),
+    ("pauses", Work::Pauses),
+    ("mixed", Work::Mixed),
+];
+
+impl fmt::Display for Work {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = WORKS.iter().find(|(_, work)| work == self);
+        formatter.write_str(match (self, named) {
+            (Self::Model(name), _) | (_, Some((name, _))) => name,
+            (_, None) => "",
+        })
+    }
+}
+
+impl FromStr for Work {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((_, work)) = WORKS.iter().find(|(name, _)| *name == text) {
+            return Ok(*work);
+        }
+        let model = Model::names().find(|name| *name == text);
+        model.map(Self::Model).ok_or_else(|| {
+            let names = WORKS.iter().map(|(name, _)| *name).chain(Model::names());
+            format!("allowed: {}", names.collect::<Vec<_>>().join(", "))
+        })
+    }
+}
+
+impl Rule {
+    /// As the agent's configuration names it.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Whether SMs are counted, so that pods may compute side by side.
+    pub(crate) const fn has_space(self) -> bool {
+        !matches!(self, Self::TimeOnly)
+    }
+}
+
+/// A number of seconds for a pod.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct OfPod {
+    /// Counted from 1.
+    pod: usize,
+    seconds: f64,
+}
+
+impl FromStr for OfPod {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pod, seconds) = text.split_once('=').unwrap_or(("1", text));
+        let number = pod.strip_prefix("pod-").unwrap_or(pod);
+        let pod = number
+            .parse()
+            .ok()
+            .filter(|number| (1..=PODS_MAX).contains(number));
+        let pod = pod.ok_or_else(|| {
+            format!("allowed before the =: a pod's number from 1 to {PODS_MAX}, or pod-1 …")
+        })?;
+        seconds_of(seconds).map(|seconds| Self { pod, seconds })
+    }
+}
+
+fn seconds_of(text: &str) -> Result<f64, String> {
+    number(text, 0.0, SECONDS_MAX)
+        .ok_or_else(|| format!("allowed: seconds from 0 to {SECONDS_MAX}"))
+}
+
+fn number(text: &str, least: f64, most: f64) -> Option<f64> {
+    let is_plain = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number = text.parse::<f64>().ok().filter(|_| is_plain)?;
+    (least..=most).contains(&number).then_some(number)
+}
+
+/// Pods as an option tells them.
+#[derive(Debug, Clone, PartialEq)]
+struct Pods(Vec<Told>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Told {
+    pod: Pod,
+    work: Option<Work>,
+}
+
+/// What a pod of the full form has where it does not say otherwise, as an annotation's default.
+fn plain() -> Told {
+    Told {
+        pod: Pod {
+            name: String::new(),
+            request: 0.0,
+            limit: 1.0,
+            sm_percent: 100.0,
+            work: Work::Kernels,
+            once: Duration::ZERO,
+            idle_from: 0.0,
+            idle_for: 0.0,
+        },
+        work: None,
+    }
+}
+
+impl Pods {
+    fn quotas(percents: &[f64]) -> Self {
+        let each = percents.iter().map(|percent| {
+            let mut told = plain();
+            (told.pod.request, told.pod.limit) = (percent / 100.0, percent / 100.0);
+            told
+        });
+        Self(each.collect())
+    }
+
+    fn with(self, work: Work) -> Vec<Pod> {
+        let each = self.0.into_iter().enumerate().map(|(at, told)| {
+            let mut pod = told.pod;
+            pod.name = format!("pod-{}", at + 1);
+            pod.work = match told.work.unwrap_or(work) {
+                Work::Mixed => WORKS[at % 4].1,
+                work => work,
+            };
+            pod
+        });
+        each.collect()
+    }
+}
+
+impl FromStr for Pods {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pods = read(text)?;
+        if pods.0.len() > PODS_MAX {
+            return Err(format!(
+                "{} pods: at most {PODS_MAX} are allowed",
+                pods.0.len()
+            ));
+        }
+        Ok(pods)
+    }
+}
+
+fn read(text: &str) -> Result<Pods, String> {
+    if let Some(list) = text.strip_prefix("sm=")
+        && !list.contains([':', '='])
+    {
+        let shares: Result<Vec<_>, _> = list.split(',').map(sm_percent).collect();
+        let each = shares?.into_iter().map(|share| {
+            let mut told = plain();
+            (told.pod.request, told.pod.sm_percent) = (1.0, share);
+            told
+        });
+        return Ok(Pods(each.collect()));
+    }
+    if !text.contains('=') {
+        let quotas: Option<Vec<_>> = text
+            .split(':')
+            .map(|part| number(part, 0.01, 100.0))
+            .collect();
+        return match quotas {
+            Some(quotas) => Ok(Pods::quotas(&quotas)),
+            None => Err(
+                "allowed: quotas in per cent from 0.01 to 100 as 10:90, shares of SMs as sm=12,24,50, or \
+                 request=R,limit=L,sm=P,work=W for each pod with : between them"
+                    .to_owned(),
+            ),
+        };
+    }
+    text.split(':')
+        .map(full)
+        .collect::<Result<_, _>>()
+        .map(Pods)
+}
+
+fn sm_percent(text: &str) -> Result<f64, String> {
+    number(text, 1.0, 100.0)
+        .ok_or_else(|| format!("sm={text}: allowed: 1 to 100, in per cent of the SMs"))
+}
+
+fn full(text: &str) -> Result<Told, String> {
+    let mut told = plain();
+    for part in text.split(',') {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        let pod = &mut told.pod;
+        let wrong = |allowed: &str| format!("{key}={value}: {allowed}");
+        match key {
+            "request" => {
+                pod.request = number(value, 0.0, 1.0).ok_or_else(|| wrong("allowed: 0 to 1"))?;
+            }
+            "limit" => {
+                pod.limit =
+                    number(value, 0.0001, 1.0).ok_or_else(|| wrong("allowed: from 0.0001 to 1"))?;
+            }
+            "sm" => pod.sm_percent = sm_percent(value)?,
+            "work" => told.work = Some(value.parse().map_err(|why: String| wrong(&why))?),
+            "once" => {
+                let seconds = value
+                    .strip_suffix('s')
+                    .and_then(|text| number(text, 0.0, 60.0));
+                let seconds = seconds.ok_or_else(|| wrong("allowed: 0s to 60s"))?;
+                pod.once = Duration::from_secs_f64(seconds);
+            }
+            "idle-from" => pod.idle_from = seconds_of(value).map_err(|why| wrong(&why))?,
+            "idle-for" => pod.idle_for = seconds_of(value).map_err(|why| wrong(&why))?,
+            _ => {
+                return Err(format!(
+                    "{key}: allowed: request, limit, sm, work, once, idle-from, idle-for"
+                ));
+            }
+        }
+    }
+    if told.pod.request > told.pod.limit {
+        return Err(format!(
+            "request={}: must not be above limit={}",
+            told.pod.request, told.pod.limit
+        ));
+    }
+    Ok(told)
+}
+
+/// Pods as the option reads them, for measurements that are written down here.
+pub(crate) fn pods(text: &str, work: Work) -> anyhow::Result<Vec<Pod>> {
+    let pods: Pods = text.parse().map_err(anyhow::Error::msg)?;
+    Ok(pods.with(work))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn short(text: &str) -> Vec<(f64, f64, f64)> {
+        let pods = pods(text, Work::Kernels).unwrap();
+        pods.iter()
+            .map(|pod| (pod.request, pod.limit, pod.sm_percent))
+            .collect()
+    }
+
+    #[test]
+    fn pods_are_told_in_three_forms() {
+        assert_eq!(short("10:90"), [(0.1, 0.1, 100.0), (0.9, 0.9, 100.0)]);
+        assert_eq!(
+            short("sm=12,24,50"),
+            [(1.0, 1.0, 12.0), (1.0, 1.0, 24.0), (1.0, 1.0, 50.0)]
+        );
+        assert_eq!(
+            short("request=0.1,limit=1,sm=24:limit=0.5"),
+            [(0.1, 1.0, 24.0), (0.0, 0.5, 100.0)]
+        );
+        let own = pods("limit=1,work=long,once=5s:limit=1", Work::Mixed).unwrap();
+        assert_eq!((own[0].work, own[1].work), (Work::Long, Work::Long));
+        assert_eq!(own[0].once, Duration::from_secs(5));
+        assert_eq!(own[1].name, "pod-2");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_is_allowed() {
+        for (text, part) in [
+            ("", "10:90"),
+            ("10:", "0.01 to 100"),
+            ("0:100", "0.01 to 100"),
+            ("10:101", "0.01 to 100"),
+            ("1e1:9", "0.01 to 100"),
+            ("sm=0", "1 to 100"),
+            ("sm=12,x", "1 to 100"),
+            ("request=0.5,limit=0.4", "must not be above"),
+            ("request=2", "0 to 1"),
+            ("share=1", "allowed: request, limit, sm, work"),
+            ("limit=1,work=x", "kernels, long, graphs, pauses, mixed"),
+            ("limit=1,once=5", "0s to 60s"),
+            ("1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1", "at most 16"),
+        ] {
+            let why = text.parse::<Pods>().unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
+        }
+        assert_eq!(
+            "3".parse(),
+            Ok(OfPod {
+                pod: 1,
+                seconds: 3.0
+            })
+        );
+        assert_eq!(
+            "pod-2=3.5".parse(),
+            Ok(OfPod {
+                pod: 2,
+                seconds: 3.5
+            })
+        );
+        assert!("0=1".parse::<OfPod>().is_err() && "1=-1".parse::<OfPod>().is_err());
+    }
+}

@@ -1,0 +1,507 @@
+//! The processes of a measurement: the agent, and a load in each pod with the preload library before the driver.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+use softgpu::stand_ins::NVML;
+use softgpu_wire::place;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::time::{Instant, timeout};
+
+use super::super::Program;
+use super::super::children::{Spawn, get};
+use super::super::gpu::SoftGpu;
+use super::ask::{Ask, Pod, Rule};
+use super::measure::Stretch;
+
+/// What the agent plans for, in per cent of a slot's SMs and time: as much as it takes, since what is asked for may be all
+/// that there is, or more.
+const PLANNED_PERCENT: u32 = 400;
+/// What takes longer is broken.
+const READY_MAX: Duration = Duration::from_secs(20);
+/// A load has computed its first batch within this time, whatever quota it has.
+const COMPUTING_MAX: Duration = Duration::from_secs(60);
+/// The same under a rule by which some never do.
+const ASKING_MAX: Duration = Duration::from_secs(3);
+/// A load has told its stamps within this time.
+const STAMPS_MAX: Duration = Duration::from_secs(20);
+/// The agent, and the MPS daemon with it, ends within this time.
+const END_MAX: Duration = Duration::from_secs(5);
+/// The libraries of a pod's programs.
+const LIBRARIES: [&str; 2] = ["libweir_preload.so", "libweir_preload_core.so"];
+/// What is shown of a program's last words, in bytes.
+const WORDS_MAX: usize = 2_000;
+
+/// An agent and its pods. All processes are killed, and the folder removed, when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pods: Vec<Load>,
+    agent: Child,
+    control: SocketAddr,
+    metrics: SocketAddr,
+    folder: TempDir,
+}
+
+/// A pod's program.
+#[derive(Debug)]
+struct Load {
+    name: String,
+    pid: u32,
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+    words: PathBuf,
+}
+
+/// What a load has stamped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stamps {
+    pub(crate) pid: u32,
+    pub(crate) batches: Vec<Stretch>,
+    pub(crate) asked: Vec<Stretch>,
+}
+
+impl Node {
+    /// Starts all, and waits until every pod computes.
+    pub(crate) async fn start(gpu: &SoftGpu, ask: &Ask) -> anyhow::Result<Self> {
+        // A socket's path is short.
+        let folder = tempfile::Builder::new()
+            .prefix("weir-node-")
+            .tempdir()
+            .context("cannot make a folder for the agent")?;
+        let preload = folder.path().join("preload");
+        fs::create_dir(&preload).context("cannot make a folder for the preload libraries")?;
+        for library in LIBRARIES {
+            let (from, to) = (built(library)?, preload.join(library));
+            if fs::hard_link(&from, &to).is_err() {
+                fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+            }
+        }
+        let run = folder.path().join("run");
+        for pod in &ask.pods {
+            publish(&run.join("pods"), pod)?;
+        }
+        let config = folder.path().join("agent.toml");
+        let text = configuration(gpu.folder(), &run, &preload, ask);
+        fs::write(&config, text).context("cannot write the agent's configuration")?;
+        let agent = Spawn::new(Program::GpuSidecar)
+            .arguments(["run", "--stop-mps", "--config"].map(OsString::from))
+            .arguments([config.into_os_string()])
+            .environment(device_environment(gpu))
+            // The MPS daemon is to outlive an agent, but no demo.
+            .environment([("WEIR_ENDS_WITH", std::process::id().to_string())])
+            .stderr(words(&folder.path().join("agent.log"))?)
+            .spawn()?;
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut node = Self {
+            pods: Vec::new(),
+            agent,
+            control: nowhere,
+            metrics: nowhere,
+            folder,
+        };
+        node.listening(&run).await?;
+        let environments = node.served(ask).await?;
+        for (pod, environment) in ask.pods.iter().zip(environments) {
+            let load = node.load(gpu, &run, pod, ask.time, environment)?;
+            node.pods.push(load);
+        }
+        node.computing(ask.rule).await?;
+        Ok(node)
+    }
+
+    fn words(&self) -> String {
+        last_words(&self.folder.path().join("agent.log"))
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.agent.try_wait().context("cannot watch a child")? {
+            bail!("the agent has ended: {status}; {}", self.words());
+        }
+        Ok(())
+    }
+
+    /// Waits until the agent listens.
+    async fn listening(&mut self, run: &Path) -> anyhow::Result<()> {
+        let file = run.join(gpu_sidecar::STATE_FILE);
+        let begin = Instant::now();
+        loop {
+            if let Ok(text) = fs::read_to_string(&file)
+                && let Ok(state) = serde_json::from_str::<Value>(&text)
+            {
+                let address = |name: &str| {
+                    let text = state[name].as_str().unwrap_or_default();
+                    text.parse()
+                        .with_context(|| format!("{}: no address {name}", file.display()))
+                };
+                (self.control, self.metrics) = (address("control")?, address("metrics")?);
+                return Ok(());
+            }
+            self.check()?;
+            if begin.elapsed() > READY_MAX {
+                bail!(
+                    "the agent does not listen after {READY_MAX:?}; {}",
+                    self.words()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until the agent serves all pods and MPS is up; the variables of each pod's programs.
+    async fn served(&mut self, ask: &Ask) -> anyhow::Result<Vec<Vec<(String, String)>>> {
+        let begin = Instant::now();
+        loop {
+            self.check()?;
+            let (_, text) = get(self.control, "/v1/instances", None)
+                .await
+                .context("the agent does not answer")?;
+            let told: Value =
+                serde_json::from_str(&text).context("the agent's list of instances is no JSON")?;
+            if let Some(refused) = told["refused"].as_array().and_then(|list| list.first()) {
+                bail!(
+                    "the agent refuses {}: {}",
+                    text_of(&refused["id"]),
+                    text_of(&refused["text"])
+                );
+            }
+            let mut found = Vec::new();
+            for pod in &ask.pods {
+                let instance = told["instances"]
+                    .as_array()
+                    .and_then(|list| list.iter().find(|own| own["id"] == pod.name.as_str()));
+                if let Some(own) = instance
+                    && own["mps"]["state"] == "up"
+                    && let Some(variables) = own["environment"].as_object()
+                {
+                    let each = variables
+                        .iter()
+                        .map(|(name, value)| (name.clone(), text_of(value)));
+                    found.push(each.collect());
+                }
+            }
+            if found.len() == ask.pods.len() {
+                return Ok(found);
+            }
+            if begin.elapsed() > READY_MAX {
+                bail!(
+                    "the agent does not serve all pods after {READY_MAX:?}: {text} {}",
+                    self.words()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn load(
+        &self,
+        gpu: &SoftGpu,
+        run: &Path,
+        pod: &Pod,
+        time: u32,
+        environment: Vec<(String, String)>,
+    ) -> anyhow::Result<Load> {
+        let preload = run
+            .join("pods")
+            .join(&pod.name)
+            .join("gate")
+            .join(LIBRARIES[0]);
+        let seconds = |time: f64| format!("{time:.6}s");
+        let mut arguments = pod.work.arguments(time);
+        for (option, value) in [
+            ("--once", pod.once.as_secs_f64()),
+            ("--idle-from", pod.idle_from),
+            ("--idle-for", pod.idle_for),
+        ] {
+            arguments.extend([option.to_owned(), seconds(value)]);
+        }
+        let words = self.folder.path().join(format!("{}.log", pod.name));
+        let mut child = Spawn::new(Program::Load)
+            .arguments(arguments.into_iter().map(OsString::from))
+            .environment(device_environment(gpu))
+            .environment(environment)
+            .environment([("LD_PRELOAD", preload.display().to_string())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(self::words(&words)?)
+            .spawn()?;
+        let pid = child.id().context("a load has ended at once")?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        Ok(Load {
+            name: pod.name.clone(),
+            pid,
+            input: input.context("a load has no input")?,
+            output: BufReader::new(output.context("a load has no output")?).lines(),
+            child,
+            words,
+        })
+    }
+
+    /// Waits until every pod computes; where some never do, until all have asked and one computes.
+    async fn computing(&mut self, rule: Rule) -> anyhow::Result<()> {
+        for load in &mut self.pods {
+            load.await_line("asking", COMPUTING_MAX).await?;
+        }
+        if rule != Rule::Exclusive {
+            for load in &mut self.pods {
+                load.await_line("computing", COMPUTING_MAX).await?;
+            }
+            return Ok(());
+        }
+        let mut computes = false;
+        for load in &mut self.pods {
+            // A read that is given up loses no line.
+            computes |= load.await_line("computing", ASKING_MAX).await.is_ok();
+        }
+        if !computes {
+            bail!("no pod computes after {ASKING_MAX:?}; {}", self.words());
+        }
+        Ok(())
+    }
+
+    /// Tells all loads when the measured span has begun.
+    pub(crate) async fn begin(&mut self, at_ns: u64) -> anyhow::Result<()> {
+        for load in &mut self.pods {
+            load.tell(&format!("begin {at_ns}\n")).await?;
+        }
+        Ok(())
+    }
+
+    /// What the agent says each pod has used, in s.
+    pub(crate) async fn used_seconds(&mut self) -> anyhow::Result<Vec<f64>> {
+        self.check()?;
+        let (status, page) = get(self.metrics, "/metrics", None)
+            .await
+            .context("the agent's metrics do not answer")?;
+        if status != 200 {
+            bail!("the agent's metrics answer {status}: {page}");
+        }
+        let of = |load: &Load| {
+            let label = format!("revision=\"{}\"", load.name);
+            let line = page.lines().find(|line| {
+                line.starts_with("weir_gpu_used_seconds_total{") && line.contains(&label)
+            });
+            let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+            value.with_context(|| format!("the agent's metrics say nothing of {}", load.name))
+        };
+        self.pods.iter().map(of).collect()
+    }
+
+    /// Whether all loads still run.
+    pub(crate) fn check_loads(&mut self) -> anyhow::Result<()> {
+        for load in &mut self.pods {
+            if let Some(status) = load.child.try_wait().context("cannot watch a child")? {
+                bail!(
+                    "the load of {} has ended: {status}; {}",
+                    load.name,
+                    last_words(&load.words)
+                );
+            }
+        }
+        self.check()
+    }
+
+    /// Ends the loads, and then the agent with its MPS daemon.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<Vec<Stamps>> {
+        for load in &mut self.pods {
+            load.tell("stop\n").await?;
+        }
+        let mut all = Vec::new();
+        for load in &mut self.pods {
+            let stamps = timeout(STAMPS_MAX, load.stamps()).await;
+            all.push(stamps.with_context(|| format!("{} does not stop", load.name))??);
+        }
+        for load in &mut self.pods {
+            load.child.kill().await.context("cannot end a load")?;
+        }
+        if let Some(pid) = self.agent.id().and_then(|pid| i32::try_from(pid).ok())
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+                .context("cannot end the agent")?;
+        }
+        if timeout(END_MAX, self.agent.wait()).await.is_err() {
+            bail!(
+                "the agent does not end within {END_MAX:?}; {}",
+                self.words()
+            );
+        }
+        Ok(all)
+    }
+}
+
+impl Load {
+    async fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        let told = self.input.write_all(line.as_bytes()).await;
+        if told.is_err() {
+            bail!(
+                "the load of {} has ended; {}",
+                self.name,
+                last_words(&self.words)
+            );
+        }
+        Ok(())
+    }
+
+    async fn await_line(&mut self, word: &str, time: Duration) -> anyhow::Result<()> {
+        let lines = async {
+            while let Some(line) = self.output.next_line().await? {
+                if line.split(' ').next() == Some(word) {
+                    return Ok(true);
+                }
+            }
+            anyhow::Ok(false)
+        };
+        match timeout(time, lines).await {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => bail!(
+                "the load of {} has ended; {}",
+                self.name,
+                last_words(&self.words)
+            ),
+            Err(_) => bail!(
+                "{} is not {word} after {time:?}; {}",
+                self.name,
+                last_words(&self.words)
+            ),
+        }
+    }
+
+    async fn stamps(&mut self) -> anyhow::Result<Stamps> {
+        let mut stamps = Stamps {
+            pid: self.pid,
+            ..Stamps::default()
+        };
+        while let Some(line) = self.output.next_line().await? {
+            let mut words = line.split(' ');
+            let word = words.next();
+            let mut number = || words.next()?.parse().ok();
+            let stretch = number().zip(number());
+            match (word, stretch) {
+                (Some("batch"), Some(batch)) => stamps.batches.push(batch),
+                (Some("asked"), Some(asked)) => stamps.asked.push(asked),
+                (Some("end"), _) => return Ok(stamps),
+                _ => {}
+            }
+        }
+        bail!(
+            "the load of {} has ended; {}",
+            self.name,
+            last_words(&self.words)
+        )
+    }
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// A file for a program's words.
+fn words(path: &Path) -> anyhow::Result<Stdio> {
+    let file = fs::File::create(path).with_context(|| path.display().to_string())?;
+    Ok(file.into())
+}
+
+fn last_words(path: &Path) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    let begin = text.len().saturating_sub(WORDS_MAX);
+    match String::from_utf8_lossy(&text[begin..]).trim() {
+        "" => "it has said nothing".to_owned(),
+        said => format!("it has said: {said}"),
+    }
+}
+
+/// By these a program finds the software GPU.
+fn device_environment(gpu: &SoftGpu) -> [(&'static str, String); 2] {
+    let folder = gpu.folder().display().to_string();
+    [
+        ("LD_LIBRARY_PATH", folder.clone()),
+        (place::VARIABLE, folder),
+    ]
+}
+
+/// The newest of a library that lies beside this executable or where cargo builds it.
+fn built(name: &str) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find the running program")?;
+    let folder = own.parent().unwrap_or_else(|| Path::new("/"));
+    let looked = [folder.join(name), folder.join("deps").join(name)];
+    let age = |path: &PathBuf| path.metadata().and_then(|about| about.modified()).ok();
+    let found = looked
+        .iter()
+        .filter_map(|path| Some((age(path)?, path)))
+        .max_by_key(|(age, _)| *age);
+    match found {
+        Some((_, path)) => Ok(path.clone()),
+        None => bail!(
+            "{name} not found: looked for {} and {}; `cargo build -p weir` builds it",
+            looked[0].display(),
+            looked[1].display()
+        ),
+    }
+}
+
+/// A pod's folder, as whoever runs containers makes it.
+fn publish(pods: &Path, pod: &Pod) -> anyhow::Result<()> {
+    let filled = pods.join(format!(".{}", pod.name));
+    let place = || format!("cannot make the folder of {}", pod.name);
+    fs::create_dir_all(&filled).with_context(place)?;
+    let Pod {
+        request,
+        limit,
+        sm_percent,
+        ..
+    } = pod;
+    // At most six decimals, no exponent.
+    let plain = |number: f64| {
+        let text = format!("{number:.6}");
+        let text = text.trim_end_matches('0').trim_end_matches('.');
+        text.to_owned()
+    };
+    let annotations = format!(
+        "weir.dev/isolation=\"shared\"\nweir.dev/sm-percent=\"{}\"\nweir.dev/quota-request=\"{}\"\n\
+         weir.dev/quota-limit=\"{}\"\n",
+        plain((sm_percent * 100.0).round() / 100.0),
+        plain(*request),
+        plain(*limit),
+    );
+    fs::write(filled.join("annotations"), annotations).with_context(place)?;
+    fs::rename(&filled, pods.join(&pod.name)).with_context(place)
+}
+
+fn configuration(gpu: &Path, run: &Path, preload: &Path, ask: &Ask) -> String {
+    let path = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
+    let mut text = String::from("[node]\n");
+    for (key, value) in [
+        ("run-directory", path(run)),
+        ("preload", path(preload)),
+        ("nvml-library", path(&gpu.join(NVML))),
+        ("mps-control", path(&gpu.join("nvidia-cuda-mps-control"))),
+        ("control-address", "\"127.0.0.1:0\"".to_owned()),
+        ("metrics-address", "\"127.0.0.1:0\"".to_owned()),
+        ("log", "\"warn\"".to_owned()),
+    ] {
+        // A string takes everything.
+        let _written = writeln!(text, "{key} = {value}");
+    }
+    let _written = write!(
+        text,
+        "[tokens]\nrule = \"{}\"\ntime-scale = {}\n",
+        ask.rule.name(),
+        ask.time
+    );
+    if ask.rule == Rule::Paper {
+        text.push_str("backfill = \"0\"\n");
+    }
+    let _written = writeln!(text, "[slots]\nplan = {PLANNED_PERCENT}");
+    text
+}

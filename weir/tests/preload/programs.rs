@@ -1,0 +1,111 @@
+//! Every program of `tests/cuda` in a pod without a memory limit: it comes to `ok`, as without the library.
+
+use crate::build::{built, linked, ptx};
+use crate::node::{Node, SHARED};
+use crate::place::{Place, until};
+
+/// Runs programs with each of these ways to get the functions.
+fn run(programs: &[(&str, &[&str])], loaders: &[&str]) {
+    run_in(&Node::h100(), programs, loaders);
+}
+
+fn run_in(node: &Node, programs: &[(&str, &[&str])], loaders: &[&str]) {
+    for (name, arguments) in programs {
+        for loader in loaders {
+            let mut command = node.command(built(name));
+            command.args(*arguments).env("CUDA_TEST_LOADER", loader);
+            node.put(&mut command, "pod");
+            node.place.succeeds(&mut command);
+        }
+    }
+    let pod = node.instance("pod");
+    assert_eq!(pod["refused_connections"], serde_json::json!({}), "{pod}");
+    assert_eq!(pod["ungated_seconds"], 0.0, "{pod}");
+    assert!(pod["launches"].as_u64() > Some(0), "{pod}");
+}
+
+const LOADERS: [&str; 2] = ["dlsym", "resolver"];
+
+#[test]
+fn vector_add_and_memory() {
+    run(&[("vector_add", &[]), ("memory", &[])], &LOADERS);
+}
+
+#[test]
+fn vmm_without_mps() {
+    // Clients of one MPS server suffer from each other's faults, which the program means to make.
+    let node = Node::new(Place::h100(), "mps-control = \"/bin/false\"\n");
+    node.publish("pod", SHARED, "");
+    until("the pod is served", || !node.instance("pod").is_null());
+    run_in(&node, &[("vmm", &[])], &LOADERS);
+}
+
+#[test]
+fn streams_and_graphs() {
+    // As without the library: the program may be held up between two calls.
+    let streams = ("streams_events", &["15000000"][..]);
+    run(&[streams, ("graphs", &[])], &LOADERS);
+}
+
+#[test]
+fn the_per_thread_stream() {
+    let loaders = ["dlsym-per-thread", "resolver-per-thread"];
+    run(&[("vector_add", &[]), ("graphs", &[])], &loaders);
+}
+
+#[test]
+fn processes_and_faults() {
+    run(
+        &[
+            ("ipc", &[]),
+            ("faults", &["illegal"]),
+            ("faults", &["wait", "--kernels", "20", "--us", "1000"]),
+            ("faults", &["alloc", "--mib", "64"]),
+            ("faults", &["alloc", "--mib", "64", "--kind", "1"]),
+            ("faults", &["alloc", "--mib", "64", "--kind", "2"]),
+        ],
+        &LOADERS,
+    );
+}
+
+#[test]
+fn startup_checkpoint_and_many_launches() {
+    run(&[("startup", &[]), ("checkpoint", &[])], &["dlsym"]);
+    run(
+        &[
+            ("overhead", &["--launches", "1000", "--kernels", "50"]),
+            ("rate", &["--rate", "2000", "--seconds", "1"]),
+        ],
+        &["resolver"],
+    );
+}
+
+#[test]
+fn programs_that_are_linked_to_the_driver() {
+    let node = Node::h100();
+    for name in ["linked_add", "linked_streams"] {
+        let program = linked(name, node.place.folder());
+        let mut command = node.place.command(&program);
+        node.put(command.arg(ptx()), "pod");
+        node.place.succeeds(&mut command);
+    }
+    assert!(node.instance("pod")["launches"].as_u64() > Some(0));
+}
+
+#[test]
+fn processes_that_share_a_pod() {
+    let node = Node::h100();
+    let mut command = node.command(built("share"));
+    command.args(["--processes", "3", "--kernels", "50", "--us", "200"]);
+    node.put(&mut command, "pod");
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let said = String::from_utf8(output.stdout).unwrap();
+    let of_each = said.lines().filter(|line| line.starts_with('{'));
+    assert_eq!(of_each.count(), 3, "{said}");
+    // 50 of each, and those to warm up.
+    assert!(node.instance("pod")["launches"].as_u64() >= Some(150));
+}
