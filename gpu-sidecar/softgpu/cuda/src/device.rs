@@ -81,11 +81,7 @@ fn figures(device: &Device) -> Figures {
 }
 
 /// An attribute, by its public number; those of textures, of surfaces and of what is absent are 0.
-fn attribute_of(
-    device: &Device,
-    attribute: u32,
-    clients_percentage: Option<u32>,
-) -> Option<i32> {
+fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>) -> Option<i32> {
     let figures = figures(device);
     let [major, minor] = device.part.compute_capability;
     let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
@@ -191,10 +187,13 @@ pub(crate) fn attribute(out: Out<i32>, attribute: u32, ordinal: i32) -> Result {
     let driver = driver()?;
     let device = driver.device(ordinal)?;
     // 0: the daemon and the environment say nothing of it.
-    let percentage = driver.mps.as_ref().map(|mps| match mps.percentage_hundredths {
-        0 => 10_000,
-        said => u32::try_from(said).unwrap_or(10_000),
-    });
+    let percentage = driver
+        .mps
+        .as_ref()
+        .map(|mps| match mps.percentage_hundredths {
+            0 => 10_000,
+            said => u32::try_from(said).unwrap_or(10_000),
+        });
     out.put(attribute_of(device, attribute, percentage).ok_or(Error::INVALID_VALUE)?)
 }
 
