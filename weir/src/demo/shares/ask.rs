@@ -35,10 +35,11 @@ pub(crate) struct Options {
     /// By what the times of the software GPU and of the agent's tokens are multiplied, and reported times divided.
     #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=8))]
     time: Option<u32>,
-    /// Exit code 1 if the machine was so late that the result cannot be trusted.
+    /// Exit code 1 if the machine was so late that the result cannot be trusted, or one of the suite could not be measured.
     #[arg(long)]
     strict: bool,
-    /// Runs all measurements of the README one after the other, --seconds each.
+    /// Runs all measurements of the README one after the other, --seconds each, on pods of its own: quotas and elastic pods
+    /// under three rules, a launch of seconds, FaST-GShare's S14, S17, eight pods of 5.4, S01 to S03.
     #[arg(long)]
     suite: bool,
 }

@@ -12,7 +12,6 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
-use anyhow::Context as _;
 use serde::Serialize;
 
 use super::ask::{Ask, Pod, Rule, Work, pods};
@@ -37,21 +36,15 @@ struct CaseJson {
     outcome: Json,
 }
 
-/// Runs all; whether one was disturbed.
+/// Runs all; whether one was disturbed or could not be measured. One that cannot is told, and the others go on.
 pub(super) async fn run(ask: &Ask, is_json: bool) -> anyhow::Result<bool> {
     let cases = cases(ask.seconds)?;
     let (mut rows, mut all, mut is_disturbed) = (Vec::new(), Vec::new(), false);
     let count = cases.len();
     for (number, case) in cases.into_iter().enumerate() {
+        let name = format!("{} {}, rule {}", case.group, case.what, case.rule.name());
         if std::io::stderr().is_terminal() {
-            // Nobody to tell if this fails.
-            let _written = writeln!(
-                std::io::stderr(),
-                "{}/{count} {} {}",
-                number + 1,
-                case.group,
-                case.what
-            );
+            say(&format!("{}/{count} {name}", number + 1));
         }
         let own = Ask {
             pods: case.pods,
@@ -59,16 +52,24 @@ pub(super) async fn run(ask: &Ask, is_json: bool) -> anyhow::Result<bool> {
             part: case.part,
             ..ask.clone()
         };
-        let outcome = measured(&own)
-            .await
-            .with_context(|| format!("{} {}", case.group, case.what))?;
-        is_disturbed |= outcome.disturbed.is_some();
-        rows.push(row(case.group, &case.what, &outcome));
-        all.push(CaseJson {
-            group: case.group,
-            what: case.what,
-            outcome: report::json(&outcome),
-        });
+        match measured(&own).await {
+            Ok(outcome) => {
+                is_disturbed |= outcome.disturbed.is_some();
+                rows.push(row(case.group, &case.what, &outcome));
+                all.push(CaseJson {
+                    group: case.group,
+                    what: case.what,
+                    outcome: report::json(&outcome),
+                });
+            }
+            Err(error) => {
+                is_disturbed = true;
+                say(&format!("weir: {name}: {error:#}"));
+            }
+        }
+    }
+    if rows.is_empty() {
+        anyhow::bail!("nothing could be measured");
     }
     let text = if is_json {
         serde_json::to_string(&all)?
@@ -88,7 +89,8 @@ pub(super) async fn run(ask: &Ask, is_json: bool) -> anyhow::Result<bool> {
             "",
         ];
         format!(
-            "Each {} s; shares of time by the device's ledger, one figure for each pod.\n{}",
+            "Each {} s; shares of time by the device's ledger, one figure for each pod; idle w. w.: idle although a pod with \
+             quota left waited.\n{}",
             ask.seconds,
             new_table(&columns, rows, 3)
         )
@@ -97,11 +99,15 @@ pub(super) async fn run(ask: &Ask, is_json: bool) -> anyhow::Result<bool> {
     Ok(is_disturbed)
 }
 
+fn say(line: &str) {
+    // Nobody to tell if this fails.
+    let _written = writeln!(std::io::stderr(), "{line}");
+}
+
 fn row(group: &str, what: &str, outcome: &Outcome) -> Vec<String> {
     let pods = 0..outcome.ask.pods.len();
     let each = |figure: &dyn Fn(usize) -> String| {
         let figures: Vec<_> = pods.clone().map(figure).collect();
-        // Of many pods, those that are alike are not told one by one.
         figures.join(" ")
     };
     vec![
