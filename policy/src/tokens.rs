@@ -105,6 +105,8 @@ impl Tokens {
         }
         let mut pod = Pod::new(self.now, quota, self.pods_added, &self.settings);
         self.pods_added += 1;
+        // Time before a pod came is nothing it is owed.
+        self.weir.go_on(self.now, &self.settings);
         self.weir.pod_comes(&mut pod);
         self.table.insert_pod(id, pod);
         Ok(())

@@ -67,6 +67,20 @@ fn surplus_is_shared_evenly_and_reaches_pods_without_a_request() {
 }
 
 #[test]
+fn surplus_of_two_is_shared_evenly() {
+    let mut simulation = Simulation::new(Settings::default());
+    let pods = [100_000, 500_000]
+        .map(|request| simulation.pod(request, WHOLE, 10_000, &[Work::always(US20)]));
+    simulation.run(30 * SECOND);
+    let shares = pods
+        .map(|pod| simulation.ledgers[pod].within(2 * SECOND, 30 * SECOND) * 1_000 / (28 * SECOND));
+    println!("requests 0.1, 0.5: shares {shares:?} ‰");
+    for (share, expected) in shares.iter().zip([300_u64, 700]) {
+        assert!(share.abs_diff(expected) <= 20, "{shares:?}");
+    }
+}
+
+#[test]
 fn a_launch_of_five_seconds_at_a_limit_of_a_tenth_holds_its_pod_for_fifty() {
     let mut simulation = Simulation::new(Settings::default());
     let pod = simulation.pod(0, 100_000, 10_000, &[Work::always(5 * SECOND)]);

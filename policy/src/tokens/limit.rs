@@ -150,7 +150,8 @@ impl Limit {
         Self {
             share,
             window: settings.window,
-            even_at: now.before(settings.window),
+            // Enough to begin at once; what it could save up otherwise, each new pod would have for nothing.
+            even_at: now.before(settings.cycle),
             remainder: 0,
             recent: Recent::new(now, settings.horizon),
         }

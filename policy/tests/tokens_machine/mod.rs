@@ -18,6 +18,10 @@ use policy::{Span, Time};
 pub const IN_FLIGHT: u64 = 2_000_000;
 /// From the last kernel of one to the agent's knowing of it, and from its grant to the first of another.
 pub const MESSAGE: u64 = 125_000;
+/// From a close to the question of a process that has more to do: its thread finds the gate shut.
+pub const ASK: u64 = 50_000;
+/// What the clock says when it begins: nobody's starts at zero.
+const BEGIN: u64 = 86_400 * SECOND;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
@@ -125,6 +129,8 @@ enum Event {
     Paused(usize, u64),
     /// The agent hears that the gate is shut.
     Closed(usize),
+    /// The agent hears that it is parked at the shut gate.
+    Asks(usize),
     /// It has something to do again.
     Wants(usize),
     Wake(u64),
@@ -171,14 +177,21 @@ impl Simulation {
         let share = |ppm| Share::from_parts_per_million(ppm).unwrap();
         let quota = Quota::new(share(request), share(limit)).unwrap();
         let id = PodId(u32::try_from(pod).unwrap());
-        self.tokens.add_pod(Time(self.now), id, quota).unwrap();
+        self.tokens.add_pod(instant(self.now), id, quota).unwrap();
         self.ledgers.push(Ledger::default());
         self.quotas.push(quota);
         for &work in works {
             let process = self.processes.len();
             let mut actions = Vec::new();
             self.tokens
-                .add_process(Time(self.now), name(process), id, sm, false, &mut actions)
+                .add_process(
+                    instant(self.now),
+                    name(process),
+                    id,
+                    sm,
+                    false,
+                    &mut actions,
+                )
                 .unwrap();
             self.processes.push(Machine {
                 pod,
@@ -290,12 +303,16 @@ impl Simulation {
                 process.closing = false;
                 process.contended = false;
                 let wants = process.wants;
-                self.call(|tokens, now, actions| {
-                    tokens.closed(now, name(p), actions);
-                    if wants {
-                        tokens.ask(now, name(p), actions);
-                    }
-                });
+                self.call(|tokens, now, actions| tokens.closed(now, name(p), actions));
+                if wants {
+                    self.at(now + ASK, Event::Asks(p));
+                }
+            }
+            Event::Asks(p) => {
+                let process = &self.processes[p];
+                if process.wants && !process.open {
+                    self.call(|tokens, now, actions| tokens.ask(now, name(p), actions));
+                }
             }
             Event::Wants(p) => {
                 let process = &mut self.processes[p];
@@ -379,14 +396,14 @@ impl Simulation {
                     continue;
                 };
                 let kernel = process.work.kernel;
-                self.tokens.active(Time(now), name(p));
+                self.tokens.active(instant(now), name(p));
                 if kernel > IN_FLIGHT {
                     let current = now - (now - since) % kernel;
                     known = known.min(current);
                     self.tokens
-                        .unfinished(Time(now), name(p), Some(Time(current)));
+                        .unfinished(instant(now), name(p), Some(instant(current)));
                 } else {
-                    self.tokens.unfinished(Time(now), name(p), None);
+                    self.tokens.unfinished(instant(now), name(p), None);
                 }
             }
             let ledger = &mut self.ledgers[pod];
@@ -396,20 +413,21 @@ impl Simulation {
             }
             if busy > ledger.told {
                 let id = PodId(u32::try_from(pod).unwrap());
-                self.tokens.used(Time(now), id, Span(busy - ledger.told));
+                self.tokens.used(instant(now), id, Span(busy - ledger.told));
                 ledger.told = busy;
             }
         }
         let mut actions = Vec::new();
-        body(&mut self.tokens, Time(now), &mut actions);
+        body(&mut self.tokens, instant(now), &mut actions);
         for action in actions {
             self.carry_out(action);
         }
         self.wakes += 1;
         if let Some(at) = self.tokens.next_wake() {
-            assert!(at.0 > now, "a wake at {at:?}, which is not after {now}");
+            let at = at.0 - BEGIN;
+            assert!(at > now, "a wake at {at}, which is not after {now}");
             let wakes = self.wakes;
-            self.at(at.0, Event::Wake(wakes));
+            self.at(at, Event::Wake(wakes));
         }
     }
 
@@ -448,6 +466,11 @@ impl Simulation {
             }
         }
     }
+}
+
+/// A time of the machine on the clock of the scheduler.
+const fn instant(at: u64) -> Time {
+    Time(BEGIN + at)
 }
 
 fn name(process: usize) -> ProcessId {
