@@ -164,6 +164,14 @@ fn may_launch(bound_holds: bool) -> bool {
     orders.gate.is_open() && IN_FLIGHT.load(Ordering::Relaxed) < bound
 }
 
+/// What a launch does at the gate, without the launch.
+#[cfg(feature = "bench")]
+#[must_use]
+pub fn check() -> bool {
+    let _under_way = UnderWay::begin();
+    may_launch(true)
+}
+
 /// Makes a launch when the gate is open.
 pub(crate) fn launch(
     real: &dyn Fn() -> Code,

@@ -45,6 +45,9 @@ mod time;
 mod waits;
 mod watch;
 
+#[cfg(feature = "bench")]
+pub use gate::check as check_gate;
+
 static CORE: Core = Core {
     abi_version: ABI_VERSION,
     wrap: wrap_for_front,
