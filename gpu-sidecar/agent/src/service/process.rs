@@ -355,8 +355,11 @@ impl Attached {
     }
 
     /// Renews a token.
-    pub(super) fn extend(&self, until: u64) {
+    pub(super) fn extend(&self, until: u64, inflight_us_max: u32) {
         self.orders.open_until.store(until, Ordering::Relaxed);
+        self.orders
+            .inflight_us_max
+            .store(inflight_us_max, Ordering::Relaxed);
     }
 
     /// Says whether others wait for its SMs.

@@ -44,10 +44,27 @@ pub(super) struct Shared {
 }
 
 /// Work in flight, in microseconds.
+///
+/// Whoever has the device to itself may fill it for long. Where others have waited within the last window, the next comes
+/// soon, and would wait until all of that has run: a pod that pauses for some milliseconds between its requests would never
+/// get its quota.
 #[derive(Debug, Clone, Copy)]
 struct Bound {
     contended: u32,
     alone: u32,
+    window_ns: u64,
+    /// Until when others count as competing.
+    contended_until: u64,
+}
+
+impl Bound {
+    const fn now(&self, now: u64) -> u32 {
+        if now < self.contended_until {
+            self.contended
+        } else {
+            self.alone
+        }
+    }
 }
 
 /// What is needed to carry out what a scheduler says.
@@ -83,6 +100,8 @@ impl Shared {
             bound: Bound {
                 contended: micros(settings.inflight),
                 alone: micros(settings.inflight_alone),
+                window_ns: u64::try_from(settings.window.as_nanos()).unwrap_or(u64::MAX),
+                contended_until: 0,
             },
         })
     }
@@ -194,7 +213,7 @@ impl Shared {
             match action {
                 Action::Grant { until, .. } => {
                     let waited = attached.since.map_or(0, |since| now.saturating_sub(since));
-                    attached.open(until.0, self.bound.alone, now);
+                    attached.open(until.0, self.bound.now(now), now);
                     self.grants += 1;
                     if let Some(served) = hands.pods.get_mut(&pod) {
                         served.count_time(now);
@@ -204,15 +223,13 @@ impl Shared {
                         served.counters.waits.observe(waited);
                     }
                 }
-                Action::Extend { until, .. } => attached.extend(until.0),
+                Action::Extend { until, .. } => attached.extend(until.0, self.bound.now(now)),
                 Action::Close { .. } => attached.shut(now),
                 Action::Contended { contended, .. } => {
-                    let bound = if contended {
-                        self.bound.contended
-                    } else {
-                        self.bound.alone
-                    };
-                    attached.contended(contended, bound, now);
+                    if contended {
+                        self.bound.contended_until = now.saturating_add(self.bound.window_ns);
+                    }
+                    attached.contended(contended, self.bound.now(now), now);
                 }
             }
             tracing::trace!(slot = self.slot.key.0, pid, ?action, "token");

@@ -1,10 +1,13 @@
 //! From hello to the end, as it should be.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use gpu_sidecar::config::TokenSettings;
 use protocol::message::{FromAgent, FromProcess, OnLoss};
 
 use crate::node::{Node, now_ns, pause, until};
+use crate::puppet::Puppet;
 
 #[test]
 fn a_process_asks_computes_and_gives_back() {
@@ -84,6 +87,33 @@ fn a_holder_hears_that_others_wait_and_gives_back() {
     second.wait_open();
     assert!(!first.is_open());
     assert!(second.give_back());
+}
+
+/// Or the one that comes back from a pause would wait for all that the other has in flight, each time.
+#[test]
+fn work_in_flight_is_bound_for_a_window_after_others_have_waited() {
+    let node = Node::with(TokenSettings {
+        window: Duration::from_millis(300),
+        horizon: Duration::from_secs(1),
+        ..TokenSettings::default()
+    });
+    let (one, two) = (node.pod(0, 60), node.pod(1, 60));
+    let (mut first, second) = (node.begun(&one), node.begun(&two));
+    let bound = |puppet: &Puppet| puppet.orders().inflight_us_max.load(Ordering::Acquire);
+    first.ask();
+    first.wait_open();
+    let alone = bound(&first);
+    first.facts().inflight_us.store(1, Ordering::Release);
+    second.ask();
+    until("a bound", || (bound(&first) < alone).then_some(()));
+    let contended = bound(&first);
+    until("the token", || first.give_back().then_some(()));
+    second.wait_open();
+    assert_eq!(bound(&second), contended);
+    until("nobody has waited for a window", || {
+        second.facts().launches.0.fetch_add(1, Ordering::Release);
+        (bound(&second) == alone).then_some(())
+    });
 }
 
 #[test]
