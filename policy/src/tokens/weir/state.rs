@@ -100,15 +100,16 @@ impl State {
 
     /// A process of the pod begins to wait.
     pub(in crate::tokens) fn demand_begins(&self, now: Time, pod: &mut Pod) {
+        // Between a close and the next question it has not been away.
+        let mut lag = Span(2 * self.surplus_turn.0);
         if pod.demand == 0 {
-            // Between a close and the next question it has not been away.
             if now.since(pod.idle_since) > Span(2 * self.half_cycle.0) {
                 self.cap(pod);
+                lag = Span::ZERO;
             }
             self.see(pod);
         }
-        // Whoever was closed a moment ago and asks again has not been away.
-        let least = self.surplus_floor.less(Span(2 * self.surplus_turn.0));
+        let least = self.surplus_floor.less(lag);
         pod.fair.surplus = pod.fair.surplus.max(least);
     }
 

@@ -7,7 +7,7 @@
 //! although it could have is counted, and paid from the account as if it had run, until nothing is left in it. So pods that
 //! have had all they may have do not count, and a shortfall counts once.
 
-use super::ask::{Ask, Pod};
+use super::ask::{Ask, Pod, Rule};
 
 /// The shortest token, before it is scaled.
 pub(crate) const TOKEN_NS: u64 = 2_000_000;
@@ -223,7 +223,8 @@ fn pass(accounts: &mut [Account], ns: f64, token: f64) -> f64 {
 ///
 /// Requests first, each up to the pod's limit and what it wants at all; what is left is given out in equal parts, up to the
 /// same bound. Kernels of pods run side by side as far as their SMs together are no more than the slot's, where the rule has
-/// space. A pod that is idle for a while wants nothing then; what the others have from that counts.
+/// space. A pod that is idle for a while wants nothing then; what the others have from that counts. By Weir's rule it has
+/// saved its request of that time, one window's at most, and has it before anything else is given out.
 pub(crate) fn asked(ask: &Ask) -> Vec<f64> {
     let end = ask.seconds;
     let bounds = ask
@@ -235,45 +236,75 @@ pub(crate) fn asked(ask: &Ask) -> Vec<f64> {
     times.sort_unstable_by(f64::total_cmp);
     let mut shares = vec![0.0; ask.pods.len()];
     for two in times.windows(2) {
-        let middle = f64::midpoint(two[0], two[1]);
+        let (from, to) = (two[0], two[1]);
+        let middle = f64::midpoint(from, to);
+        let is_idle =
+            |pod: &Pod, at: f64| (pod.idle_from..pod.idle_from + pod.idle_for).contains(&at);
         let wants = |pod: &Pod| {
-            let is_idle = (pod.idle_from..pod.idle_from + pod.idle_for).contains(&middle);
             let bound = pod.limit.min(pod.demand());
-            if is_idle { 0.0 } else { bound }
+            if is_idle(pod, middle) { 0.0 } else { bound }
         };
         let caps: Vec<f64> = ask.pods.iter().map(wants).collect();
-        let part = (two[1] - two[0]) / end;
-        for (sum, share) in shares.iter_mut().zip(filled(ask, &caps)) {
-            *sum += share * part;
+        let requests: Vec<f64> = ask.pods.iter().map(|pod| pod.request).collect();
+        let mut left = (to - from) / end;
+        let back = |pod: &Pod| {
+            ask.rule == Rule::Weir && pod.idle_for > 0.0 && pod.idle_from + pod.idle_for == from
+        };
+        if let Some(at) = ask.pods.iter().position(back) {
+            let saved = requests[at] * ask.pods[at].idle_for.min(float(WINDOW_NS) / 1e9);
+            let mut first = requests.clone();
+            // As if all that the others have not asked for were its own.
+            first[at] = most(|share| {
+                let mut own = requests.clone();
+                own[at] = share;
+                fits(ask, &level(&caps, &own, 1.0, 0.0))
+            });
+            let rich = filled(ask, &caps, &first);
+            let ahead = rich[at] - requests[at];
+            if ahead > 0.0 {
+                let part = (saved / ahead / end).min(left);
+                left -= part;
+                for (sum, share) in shares.iter_mut().zip(rich) {
+                    *sum += share * part;
+                }
+            }
+        }
+        for (sum, share) in shares.iter_mut().zip(filled(ask, &caps, &requests)) {
+            *sum += share * left;
         }
     }
     shares
 }
 
-/// Shares at once, for pods that want so much.
-fn filled(ask: &Ask, caps: &[f64]) -> Vec<f64> {
-    let level = |scale: f64, more: f64| -> Vec<f64> {
-        let each = ask.pods.iter().zip(caps);
-        each.map(|(pod, cap)| (pod.request.min(*cap) * scale + more).min(*cap))
-            .collect()
-    };
-    let fits = |shares: &[f64]| {
-        let each = ask.pods.iter().zip(shares);
-        let area = each.map(|(pod, share)| {
-            let sms = if ask.rule.has_space() {
-                pod.sm_percent / 100.0
-            } else {
-                1.0
-            };
-            share * sms
-        });
-        area.sum::<f64>() <= 1.0 + 1e-9
-    };
+/// Each pod's request, scaled, and something more; no more than it wants.
+fn level(caps: &[f64], requests: &[f64], scale: f64, more: f64) -> Vec<f64> {
+    let each = requests.iter().zip(caps);
+    each.map(|(request, cap)| (request.min(*cap) * scale + more).min(*cap))
+        .collect()
+}
+
+/// Whether so much can be had at the same time.
+fn fits(ask: &Ask, shares: &[f64]) -> bool {
+    let each = ask.pods.iter().zip(shares);
+    let area = each.map(|(pod, share)| {
+        let sms = if ask.rule.has_space() {
+            pod.sm_percent / 100.0
+        } else {
+            1.0
+        };
+        share * sms
+    });
+    area.sum::<f64>() <= 1.0 + 1e-9
+}
+
+/// Shares at once, for pods that want and request so much.
+fn filled(ask: &Ask, caps: &[f64], requests: &[f64]) -> Vec<f64> {
+    let level = |scale: f64, more: f64| level(caps, requests, scale, more);
     // Requests that do not fit shrink in proportion; else there may be something to give out.
-    if !fits(&level(1.0, 0.0)) {
-        return level(most(|scale| fits(&level(scale, 0.0))), 0.0);
+    if !fits(ask, &level(1.0, 0.0)) {
+        return level(most(|scale| fits(ask, &level(scale, 0.0))), 0.0);
     }
-    level(1.0, most(|more| fits(&level(1.0, more))))
+    level(1.0, most(|more| fits(ask, &level(1.0, more))))
 }
 
 /// The largest number from 0 to 1 for which something holds.
@@ -295,7 +326,7 @@ fn most(holds: impl Fn(f64) -> bool) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask::{Rule, Work, pods};
+    use super::super::ask::{Work, pods};
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -342,6 +373,20 @@ mod tests {
             &of(
                 "request=0.1,limit=1,idle-from=2,idle-for=3:request=0.5,limit=1",
                 Rule::Weir,
+            ),
+            &[0.215, 0.785],
+        );
+        near(
+            &of(
+                "request=0.1,limit=1:request=0.5,limit=1,idle-from=2,idle-for=3",
+                Rule::Weir,
+            ),
+            &[0.485, 0.515],
+        );
+        near(
+            &of(
+                "request=0.1,limit=1,idle-from=2,idle-for=3:request=0.5,limit=1",
+                Rule::TimeOnly,
             ),
             &[0.21, 0.79],
         );

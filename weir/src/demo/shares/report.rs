@@ -12,10 +12,12 @@ use super::measure::float;
 
 /// What a share may miss of what was asked, as a part of it …
 const ERROR_PART: f64 = 0.02;
-/// … or, as a part of the span, one of the pod's own launches: whichever is more.
+/// … or, as a part of the span, one of the pod's own launches, or a launch that somebody makes but once: whichever is more.
 pub(crate) fn allowed(outcome: &Outcome, pod: usize) -> f64 {
-    let launch = float(outcome.got[pod].longest_ns) / 1e9 / outcome.ask.seconds;
-    (outcome.asked[pod] * ERROR_PART).max(launch)
+    let pods = outcome.ask.pods.iter();
+    let once = pods.map(|pod| pod.once.as_secs_f64()).fold(0.0, f64::max);
+    let launch = (float(outcome.got[pod].longest_ns) / 1e9).max(once);
+    (outcome.asked[pod] * ERROR_PART).max(launch / outcome.ask.seconds)
 }
 
 /// Achieved less asked.
