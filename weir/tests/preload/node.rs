@@ -70,7 +70,8 @@ impl Node {
         self.own.path().join(name)
     }
 
-    fn log(&self) -> String {
+    /// What the agent has written.
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.file("agent.log")).unwrap_or_default()
     }
 

@@ -1,0 +1,168 @@
+//! What the device's ledger has to say of pods while an agent governs them, and for how long one did.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::node::Node;
+use crate::pods::{PODS, Pods};
+
+/// Over any span of this length a pod gets at most its limit, in ns: what the agent is told.
+pub(crate) const HORIZON: u64 = 1_000_000_000;
+/// What an agent that shares two cores with everything else may be late with a close, in ns, over a horizon.
+const LATE: u64 = 50_000_000;
+/// Pods have to get this part of their requests, of the time in which the device was busy at all: the machine may not run all of
+/// us all the time.
+const PART: f64 = 0.7;
+
+type Stretch = (u64, u64);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Checks {
+    /// Since when an agent governs, in ns of `CLOCK_MONOTONIC`.
+    since: Option<u64>,
+    /// What lies before is checked.
+    checked_to: u64,
+    /// When processes died: what is in flight ends when the driver notices.
+    died: HashMap<u32, u64>,
+}
+
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+}
+
+fn length(stretches: &[Stretch], (from, to): Stretch) -> u64 {
+    let cut = |&(begin, end): &Stretch| end.min(to).saturating_sub(begin.max(from));
+    stretches.iter().map(cut).sum()
+}
+
+/// What touches is one.
+fn union(mut stretches: Vec<Stretch>) -> Vec<Stretch> {
+    stretches.sort_unstable();
+    let mut all: Vec<Stretch> = Vec::new();
+    for (from, to) in stretches {
+        match all.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => all.push((from, to)),
+        }
+    }
+    all
+}
+
+impl Checks {
+    pub(crate) fn new() -> Self {
+        Self {
+            since: None,
+            checked_to: 0,
+            died: HashMap::new(),
+        }
+    }
+
+    /// From now on an agent governs, if none did.
+    pub(crate) fn governed(&mut self) {
+        self.since.get_or_insert_with(now);
+    }
+
+    /// From now on none does. What there was before has been checked.
+    pub(crate) fn ungoverned(&mut self) {
+        self.since = None;
+    }
+
+    /// A process dies now.
+    pub(crate) fn dies(&mut self, pid: u32) {
+        self.died.insert(pid, now());
+    }
+
+    /// When each pod computed, from a time on.
+    fn computed(&self, node: &Node, pods: &Pods, from: u64) -> Vec<Vec<Stretch>> {
+        let pod_of: HashMap<u32, usize> = pods.pids.iter().copied().collect();
+        let mut all = vec![Vec::new(); PODS.len()];
+        for run in node.place.ledger().runs {
+            let end = self.died.get(&run.pid).copied().unwrap_or(u64::MAX);
+            let (begin, end) = (run.from.0.max(from), run.to.0.min(end));
+            if let Some(&pod) = pod_of.get(&run.pid)
+                && begin < end
+            {
+                all[pod].push((begin, end));
+            }
+        }
+        all.into_iter().map(union).collect()
+    }
+
+    /// Invariants 2 and 5, from above: of what is governed and not checked yet.
+    pub(crate) fn limits_and_sms(&mut self, node: &Node, pods: &Pods) {
+        let Some(since) = self.since else {
+            return;
+        };
+        let from = since.max(self.checked_to.saturating_sub(HORIZON));
+        let to = now();
+        self.checked_to = to;
+        let computed = self.computed(node, pods, from);
+        let mut changes: Vec<(u64, bool, usize)> = Vec::new();
+        for (pod, stretches) in computed.iter().enumerate() {
+            for &(begin, end) in stretches {
+                // What ends at a time makes room for what begins then.
+                changes.extend([(begin, true, pod), (end, false, pod)]);
+            }
+        }
+        changes.sort_unstable();
+        let mut sum = 0;
+        for (at, begins, pod) in changes {
+            let percent = PODS[pod].sm_percent;
+            sum = if begins { sum + percent } else { sum - percent };
+            assert!(
+                sum <= 100,
+                "{sum} % of the SMs at {at}, {} ms after {} began",
+                (at - from) / 1_000_000,
+                PODS[pod].name
+            );
+        }
+        for (pod, stretches) in PODS.iter().zip(&computed) {
+            let mut begin = from;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                clippy::cast_precision_loss,
+                reason = "far below 2^53 ns"
+            )]
+            let allowed = (pod.limit * HORIZON as f64) as u64 + pod.launch + LATE;
+            while begin + HORIZON <= to {
+                let used = length(stretches, (begin, begin + HORIZON));
+                assert!(
+                    used <= allowed,
+                    "{}: {used} ns within {HORIZON} ns from {begin} on, {} ms after an agent governs; allowed: {allowed}",
+                    pod.name,
+                    (begin - since) / 1_000_000
+                );
+                begin += HORIZON / 20;
+            }
+        }
+    }
+
+    /// Invariant 5, from below: over the span that has just passed each pod has had its request.
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53 ns")]
+    pub(crate) fn shares(&self, node: &Node, pods: &Pods, span: Duration) {
+        let to = now();
+        let from = to - u64::try_from(span.as_nanos()).unwrap();
+        let computed = self.computed(node, pods, from);
+        let busy = length(&union(computed.concat()), (from, to));
+        let shares: Vec<f64> = computed
+            .iter()
+            .map(|stretches| length(stretches, (from, to)) as f64 / busy.max(1) as f64)
+            .collect();
+        let all: u64 = PODS.iter().map(|pod| pod.launch).sum();
+        for (pod, share) in PODS.iter().zip(&shares) {
+            let launches = (all - pod.launch) as f64 / busy.max(1) as f64;
+            assert!(
+                *share >= pod.request * PART - launches,
+                "{}: {share:.3}, requested: {}; all: {shares:.3?}, of {} ms in {span:?}",
+                pod.name,
+                pod.request,
+                busy / 1_000_000
+            );
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The pods, and what a kubelet does for them: starts again what has ended.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::build::{built, ptx};
+use crate::checks::Checks;
+use crate::node::Node;
+use crate::place::{is_gone, until};
+
+/// A pod and what it computes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pod {
+    pub(crate) name: &'static str,
+    pub(crate) sm_percent: u32,
+    pub(crate) request: f64,
+    pub(crate) limit: f64,
+    /// One launch, or what may be in flight, in ns.
+    pub(crate) launch: u64,
+    /// The arguments of `load`; empty: it is the model-server.
+    load: &'static [&'static str],
+}
+
+/// Two that fit side by side, and one that does not fit beside either: together 70 % of the slot.
+pub(crate) const PODS: [Pod; 3] = [
+    Pod {
+        name: "kernels",
+        sm_percent: 40,
+        request: 0.3,
+        limit: 0.4,
+        launch: 2_000_000,
+        load: &["--ns", "500000", "--batch", "16", "--seconds", "3600"],
+    },
+    Pod {
+        name: "graphs",
+        sm_percent: 60,
+        request: 0.4,
+        limit: 0.5,
+        launch: 8_000_000,
+        load: &[
+            "--ns",
+            "1000000",
+            "--graph",
+            "4",
+            "--batch",
+            "2",
+            "--seconds",
+            "3600",
+        ],
+    },
+    Pod {
+        name: "model",
+        sm_percent: 100,
+        request: 0.2,
+        limit: 1.0,
+        launch: 2_000_000,
+        load: &[],
+    },
+];
+/// Which is the model-server.
+const MODEL: usize = 2;
+/// Where its queue-proxy listens: an address of this test's own.
+const BIND: [u8; 4] = [127, 88, 61, 3];
+/// What the model-server divides sizes by, as the software GPU does.
+const BYTES_SCALE: &str = "64";
+
+type Variables = Vec<(String, String)>;
+
+#[derive(Debug)]
+pub(crate) struct Pods {
+    /// What each pod's containers have since it was admitted.
+    environments: Vec<Variables>,
+    programs: Vec<Option<Child>>,
+    /// All processes that a pod has had.
+    pub(crate) pids: Vec<(u32, usize)>,
+    proxy: Child,
+    model_port: u16,
+}
+
+impl Pods {
+    /// Makes them, and the queue-proxy; nothing computes yet.
+    pub(crate) fn start(node: &Node) -> Self {
+        for pod in PODS {
+            let annotations = format!(
+                "weir.dev/isolation=\"shared\"\nweir.dev/sm-percent=\"{}\"\nweir.dev/quota-request=\"{}\"\n\
+                 weir.dev/quota-limit=\"{}\"\n",
+                pod.sm_percent, pod.request, pod.limit
+            );
+            node.pod(pod.name, &annotations, "");
+        }
+        let variables = |pod: Pod| {
+            let instance = node.instance(pod.name);
+            let variables = instance["environment"].as_object().unwrap();
+            let each = variables
+                .iter()
+                .map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()));
+            each.collect()
+        };
+        let model_port = TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|listener| listener.local_addr())
+            .unwrap()
+            .port();
+        let probe = format!(
+            r#"{{"httpGet":{{"path":"/ready","port":{model_port}}},"successThreshold":1}}"#
+        );
+        let mut proxy = child("queue-proxy");
+        proxy.env_clear().envs([
+            ("SERVING_NAMESPACE", "default"),
+            ("SERVING_CONFIGURATION", "model"),
+            ("SERVING_REVISION", "model-00001"),
+            ("QUEUE_SERVING_PORT", "8012"),
+            ("QUEUE_SERVING_TLS_PORT", "8112"),
+            ("CONTAINER_CONCURRENCY", "1"),
+            ("REVISION_TIMEOUT_SECONDS", "300"),
+            ("SERVING_POD", "model-00001-pod"),
+            ("SERVING_POD_IP", "127.0.0.1"),
+            ("SERVING_LOGGING_CONFIG", ""),
+            ("SERVING_LOGGING_LEVEL", "error"),
+            ("WEIR_PODINFO", "/nonexistent"),
+            ("USER_PORT", &model_port.to_string()),
+            ("WEIR_BIND", &IpAddr::from(BIND).to_string()),
+            ("SERVING_READINESS_PROBE", &probe),
+        ]);
+        let proxy = proxy.spawn().unwrap();
+        let pods = Self {
+            environments: PODS.map(variables).into(),
+            programs: PODS.map(|_| None).into(),
+            pids: Vec::new(),
+            proxy,
+            model_port,
+        };
+        until("the queue-proxy listens", || {
+            TcpStream::connect(pods.address()).is_ok()
+        });
+        pods
+    }
+
+    /// Where requests go.
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from((BIND, 8012))
+    }
+
+    pub(crate) fn pid(&self, pod: usize) -> u32 {
+        self.programs[pod].as_ref().unwrap().id()
+    }
+
+    fn begin(&mut self, node: &Node, pod: usize) {
+        let mut command = if PODS[pod].load.is_empty() {
+            child("model-server")
+        } else {
+            Command::new(built("load"))
+        };
+        node.place.is_for(&mut command);
+        if PODS[pod].load.is_empty() {
+            command.envs([
+                ("PORT", self.model_port.to_string().as_str()),
+                ("MODEL_NAME", "resnet-50"),
+                ("MODEL_DEVICE", "gpu"),
+                ("MODEL_CHECK", "all"),
+                ("MODEL_VERIFY", "true"),
+                ("WEIR_BYTES_SCALE", BYTES_SCALE),
+            ]);
+        } else {
+            command.arg(ptx()).args(PODS[pod].load);
+        }
+        command.envs(self.environments[pod].iter().cloned());
+        node.put(&mut command, PODS[pod].name);
+        // What it says of a device that is gone is expected.
+        let program = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.pids.push((program.id(), pod));
+        self.programs[pod] = Some(program);
+    }
+
+    /// Starts again what has ended or has failed, until all compute.
+    pub(crate) fn mend(&mut self, node: &Node) {
+        until("all pods compute", || {
+            for pod in 0..PODS.len() {
+                let ended = match &mut self.programs[pod] {
+                    Some(program) => program.try_wait().unwrap().is_some(),
+                    None => true,
+                };
+                if ended {
+                    self.begin(node, pod);
+                } else if pod == MODEL && self.has_failed() {
+                    // As a liveness probe does.
+                    let program = self.programs[pod].as_mut().unwrap();
+                    program.kill().unwrap();
+                    program.wait().unwrap();
+                    self.begin(node, pod);
+                }
+            }
+            // Each is asked for its state, and that is not for nothing on two cores.
+            crate::pass(Duration::from_millis(20));
+            (0..PODS.len()).all(|pod| self.computes(&node.instance(PODS[pod].name), pod))
+        });
+    }
+
+    /// One process of it is known to the agent, and computes.
+    fn computes(&self, told: &Value, pod: usize) -> bool {
+        let processes = told["processes"].as_array();
+        let is_up = told["mps"]["state"] == "up" || told["mps"]["state"]["state"] == "up";
+        is_up
+            && told["silent_processes"] == 0
+            && processes.is_some_and(|list| {
+                list.len() == 1
+                    && list[0]["pid"] == self.pid(pod)
+                    && list[0]["launches"].as_u64() > Some(0)
+            })
+            && (pod != MODEL || self.model_status("/ready") == Some(200))
+    }
+
+    fn model_status(&self, path: &str) -> Option<u16> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.model_port)).ok()?;
+        stream
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: model\r\nConnection: close\r\n\r\n"
+        )
+        .ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.split(' ').nth(1)?.parse().ok()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.model_status("/health") == Some(500)
+    }
+
+    /// A pod's program dies.
+    pub(crate) fn kill(&mut self, pod: usize, checks: &mut Checks) {
+        let mut program = self.programs[pod].take().unwrap();
+        checks.dies(program.id());
+        program.kill().unwrap();
+        program.wait().unwrap();
+    }
+
+    /// All are about to lose the device.
+    pub(crate) fn lose_all(&self, checks: &mut Checks) {
+        for pod in 0..PODS.len() {
+            checks.dies(self.pid(pod));
+        }
+    }
+
+    /// Invariant 6: without an agent, all compute.
+    pub(crate) fn go_on(&self, node: &Node) {
+        let counts = || {
+            let ledger = node.place.ledger();
+            [0, 1, 2].map(|pod| ledger.of(self.pid(pod)).runs.len())
+        };
+        let before = counts();
+        until("all compute without an agent", || {
+            for (pod, of) in PODS.iter().enumerate() {
+                assert!(!is_gone(self.pid(pod)), "{} has ended", of.name);
+            }
+            // A ledger is long.
+            crate::pass(Duration::from_millis(50));
+            counts()
+                .iter()
+                .zip(before)
+                .all(|(now, before)| *now > before + 10)
+        });
+    }
+}
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        for program in self.programs.iter_mut().flatten() {
+            let _gone = program.kill();
+            let _status = program.wait();
+        }
+        let _gone = self.proxy.kill();
+        let _status = self.proxy.wait();
+    }
+}
+
+/// A program of ours; it ends with this test.
+fn child(name: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let parent = std::process::id().to_string();
+    command.args(["child", name, "--parent", &parent]);
+    command
+}
