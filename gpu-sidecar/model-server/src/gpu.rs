@@ -28,6 +28,9 @@ use crate::models::Model;
 
 /// Threads of a kernel that keeps an SM busy: so many fit once, or twice, on any.
 const SPIN_THREADS: u32 = 1_024;
+/// Its blocks: one for each SM of any GPU and a few more. What the driver says is no measure: a client of MPS is told the SMs
+/// that its percentage leaves it, and a model does not compute less for that.
+const SPIN_BLOCKS: u32 = 160;
 /// Threads of a block of the others.
 const THREADS: u32 = 256;
 
@@ -683,7 +686,7 @@ impl Lane {
                     law: spin.law,
                     interference_millionths: spin.interference_millionths,
                 };
-                stream.launch(gpu.spin, &launch, gpu.sms, SPIN_THREADS)?;
+                stream.launch(gpu.spin, &launch, SPIN_BLOCKS, SPIN_THREADS)?;
             }
             if batch.is_streamed {
                 marks[step % 2].record(stream)?;
@@ -809,7 +812,8 @@ impl Player {
     /// Launches a kernel that asks for all SMs.
     pub(crate) fn launch(&self, spin: &Launch) -> Result<(), Failure> {
         let gpu = &self.gpu;
-        self.stream.launch(gpu.spin, spin, gpu.sms, SPIN_THREADS)
+        self.stream
+            .launch(gpu.spin, spin, SPIN_BLOCKS, SPIN_THREADS)
     }
 
     /// Makes these kernels, in a row, the graph.

@@ -142,6 +142,14 @@ impl Checks {
         }
     }
 
+    /// Invariant 6: without an agent, all have computed within the span that has just passed.
+    pub(crate) fn all_computed(&self, node: &Node, pods: &Pods, span: Duration) {
+        let from = now() - u64::try_from(span.as_nanos()).unwrap();
+        for (pod, stretches) in PODS.iter().zip(self.computed(node, pods, from)) {
+            assert!(!stretches.is_empty(), "{} waits without an agent", pod.name);
+        }
+    }
+
     /// Invariant 5, from below: over the span that has just passed each pod has had its request.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53 ns")]
     pub(crate) fn shares(&self, node: &Node, pods: &Pods, span: Duration) {

@@ -46,6 +46,8 @@ use requests::Requests;
 const BACK: Duration = Duration::from_secs(1);
 /// How long shares are measured then.
 const MEASURED: Duration = Duration::from_millis(1_500);
+/// So long pods are left without an agent: one that hangs is noticed after a second.
+const ALONE: Duration = Duration::from_millis(1_600);
 /// The agent needs no more memory than this, in KiB, nor more open files.
 const AGENT_KIB_MAX: u64 = 128 << 10;
 const AGENT_FILES_MAX: usize = 128;
@@ -183,7 +185,9 @@ fn happen(
         Fault::AgentKilled => {
             checks.ungoverned();
             node.kill_agent();
-            pods.go_on(node);
+            pass(ALONE);
+            pods.live();
+            checks.all_computed(node, pods, ALONE / 2);
             // Nobody sees what happens meanwhile.
             match random.below(3) {
                 0 => pods.kill(random.pod(), checks),
@@ -197,9 +201,11 @@ fn happen(
             checks.ungoverned();
             let agent = node.agent();
             signal(agent, Signal::STOP);
-            pods.go_on(node);
-            pass(random.moment(500));
+            pass(ALONE + random.moment(500));
+            pods.live();
+            checks.all_computed(node, pods, ALONE / 4);
             signal(agent, Signal::CONT);
+            pods.pay(node);
         }
         Fault::PodKilled(pod) => {
             pods.kill(pod, checks);
