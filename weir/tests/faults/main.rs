@@ -203,7 +203,8 @@ fn happen(
             signal(agent, Signal::STOP);
             pass(ALONE + random.moment(500));
             pods.live();
-            checks.all_computed(node, pods, ALONE / 4);
+            // Who gives its token back, or has given it back, waits for a second until it knows that nobody answers.
+            checks.all_computed(node, pods, ALONE * 7 / 8);
             signal(agent, Signal::CONT);
             pods.pay(node);
         }

@@ -1,7 +1,9 @@
 //! The pods, and what a kubelet does for them: starts again what has ended.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -79,6 +81,7 @@ pub(crate) struct Pods {
     pub(crate) pids: Vec<(u32, usize)>,
     proxy: Child,
     model_port: u16,
+    log: PathBuf,
 }
 
 impl Pods {
@@ -132,6 +135,7 @@ impl Pods {
             pids: Vec::new(),
             proxy,
             model_port,
+            log: node.file("pods.log"),
         };
         until("the queue-proxy listens", || {
             TcpStream::connect(pods.address()).is_ok()
@@ -171,12 +175,13 @@ impl Pods {
         }
         command.envs(self.environments[pod].iter().cloned());
         node.put(&mut command, PODS[pod].name);
-        // What it says of a device that is gone is expected.
-        let program = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
+        // What it says of a device that is gone is expected: it is shown if something else goes wrong.
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
             .unwrap();
+        let program = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         self.pids.push((program.id(), pod));
         self.programs[pod] = Some(program);
     }
@@ -274,6 +279,10 @@ impl Pods {
 
 impl Drop for Pods {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let said = fs::read_to_string(&self.log).unwrap_or_default();
+            let _written = std::io::stderr().write_all(said.as_bytes());
+        }
         for program in self.programs.iter_mut().flatten() {
             let _gone = program.kill();
             let _status = program.wait();
