@@ -6,6 +6,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`agenda`] | events in the order of time |
+//! | [`statistics`] | what came of a run, and of several seeds |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
+pub mod statistics;
