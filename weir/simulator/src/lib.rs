@@ -6,8 +6,10 @@
 //! | module | what |
 //! |---|---|
 //! | [`agenda`] | events in the order of time |
+//! | [`claims`] | what the papers say, and whether it comes out here |
 //! | [`statistics`] | what came of a run, and of several seeds |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
+pub mod claims;
 pub mod statistics;

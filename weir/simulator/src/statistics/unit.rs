@@ -79,6 +79,21 @@ impl Unit {
         }
     }
 
+    /// Two numbers, with the unit once where they share it: "432 to 528 functions".
+    #[must_use]
+    pub fn write_range(self, low: f64, high: f64) -> String {
+        let (low, high) = (self.write(low), self.write(high));
+        let unit = |text: &str| {
+            let numeric = |c: char| c.is_ascii_digit() || "−,.e-".contains(c);
+            text.trim_start_matches(numeric).len()
+        };
+        let (of_low, of_high) = (unit(&low), unit(&high));
+        if low[low.len() - of_low..] == high[high.len() - of_high..] && of_low < low.len() {
+            return format!("{} to {high}", &low[..low.len() - of_low]);
+        }
+        format!("{low} to {high}")
+    }
+
     /// What stands beside a column's or an axis' name; empty where the name says it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -111,9 +126,10 @@ fn percent(value: f64) -> String {
     // What is almost all is not written as all, nor what is almost nothing as nothing.
     let text = format!("{value:.1}");
     match text.as_str() {
-        "100.0" if value != 100.0 => format!("{value:.3} %"),
-        "0.0" | "-0.0" if value != 0.0 => format!("{value:.3} %"),
-        _ => format!("{text} %"),
+        "100.0" if value != 100.0 => format!("{} %", apart(&format!("{value:.3}"))),
+        "0.0" | "-0.0" if value != 0.0 => format!("{} %", apart(&format!("{value:.3}"))),
+        "-0.0" => "0.0 %".to_owned(),
+        _ => format!("{} %", apart(&text)),
     }
 }
 
@@ -169,6 +185,25 @@ fn apart(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_has_its_unit_once() {
+        for (unit, low, high, text) in [
+            (Unit::Functions, 432.0, 528.0, "432 to 528 functions"),
+            (Unit::Percent, -1.5, 2.0, "−1.5 to 2.0 %"),
+            (Unit::Ratio, 1.5, 2.5, "1.50 to 2.50×"),
+            (
+                Unit::Nanoseconds,
+                900_000.0,
+                1_100_000.0,
+                "900 µs to 1.10 ms",
+            ),
+            (Unit::Holds, 0.0, 1.0, "no to yes"),
+            (Unit::Holds, 1.0, 1.0, "yes to yes"),
+        ] {
+            assert_eq!(unit.write_range(low, high), text);
+        }
+    }
 
     #[test]
     fn numbers_are_written_as_people_write_them() {
