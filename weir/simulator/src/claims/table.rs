@@ -124,14 +124,27 @@ impl Judged {
 }
 
 impl Headline {
-    /// "12 of 18 claims reproduced, 3 explained, 3 missed. Structural: 5 of 5 as they must be."
+    /// "12 of 18 claims reproduced, 3 explained, 3 missed. Structural, counted apart: 5 of 5 as they must be."
     #[must_use]
     pub fn sentence(&self) -> String {
+        format!("{} {}", self.claims(), self.structural())
+    }
+
+    /// The headline.
+    pub(crate) fn claims(&self) -> String {
         let claims = self.reproduced + self.explained + self.missed;
+        format!(
+            "{} of {claims} claims reproduced, {} explained, {} missed.",
+            self.reproduced, self.explained, self.missed
+        )
+    }
+
+    /// What is not in it.
+    pub(crate) fn structural(&self) -> String {
         let structural = self.structural_ok + self.structural_wrong;
         format!(
-            "{} of {claims} claims reproduced, {} explained, {} missed. Structural, counted apart: {} of {structural} as they must be.",
-            self.reproduced, self.explained, self.missed, self.structural_ok
+            "Structural, counted apart: {} of {structural} as they must be.",
+            self.structural_ok
         )
     }
 }
