@@ -259,6 +259,24 @@ fn any_ledger_fits_its_drawing() {
             holders: (0..11).map(|n| format!("holder {n}")).collect(),
             turns: turns.clone(),
         })]);
+        let seen = &elements.iter().find(|e| e.tag == "desc").unwrap().text;
+        for slot in 0..3 {
+            let share = |doing| {
+                let of = turns.iter().filter(|t| t.slot == slot && t.doing == doing);
+                let known = of.filter(|t| t.holder < 11);
+                let held = known.map(|t| {
+                    let (from, to) = (t.from.0.max(length / 3), t.to.0.min(length));
+                    to.saturating_sub(from)
+                });
+                held.sum::<u64>() as f64 / (length - length / 3) as f64 * 100.0
+            };
+            let (computes, loads) = (share(Doing::Compute), share(Doing::Load));
+            let expected = format!("slot {slot}: computing {computes:.0} %, loading {loads:.0} %.");
+            assert!(
+                seen.contains(&expected),
+                "seed {seed}: {expected} in {seen}"
+            );
+        }
         // Wide: the lane is 824 units for two thirds of the length.
         let unit = (length - length / 3) as f64 / 824.0;
         let mut long = 0;

@@ -130,8 +130,8 @@ impl Attainment {
             x_name: &self.load_name,
             y_name: &self.share_name,
         };
-        let x_ticks = frame.x.ticks(if size.narrow { 4 } else { 9 });
-        let x_ticks: Vec<_> = x_ticks
+        let x_ticks: Vec<_> = self
+            .ticks(&frame)
             .into_iter()
             .map(|load| (load, Unit::Plain.write(load)))
             .collect();
@@ -164,6 +164,20 @@ impl Attainment {
         }
         if let Some((share, name)) = &self.mark {
             label(page, "halo", left + 6.0, frame.y.at(*share) - 7.0, name);
+        }
+    }
+
+    /// The loads that were run, if their names fit beside each other; else round ones.
+    fn ticks(&self, frame: &Frame<'_>) -> Vec<f64> {
+        const APART: f64 = 44.0;
+        let mut loads: Vec<f64> = self.points().map(|(load, _)| load).collect();
+        loads.sort_by(f64::total_cmp);
+        loads.dedup();
+        let apart = |pair: &[f64]| frame.x.at(pair[1]) - frame.x.at(pair[0]) >= APART;
+        if loads.windows(2).all(apart) {
+            loads
+        } else {
+            frame.x.ticks(4)
         }
     }
 
