@@ -6,6 +6,12 @@
 //! | module | what |
 //! |---|---|
 //! | [`agenda`] | events in the order of time |
+//! | [`claims`] | what the papers say, and whether it comes out here |
+//! | [`report`] | the whole result as one page |
+//! | [`statistics`] | what came of a run, and of several seeds |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
+pub mod claims;
+pub mod report;
+pub mod statistics;

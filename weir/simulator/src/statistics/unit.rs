@@ -1,0 +1,240 @@
+//! What a number counts, and how people write it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a number counts. [`Unit::write`] is the one way in which reports, tables and plots write numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Things, of which the column's name says which.
+    Count,
+    /// Functions.
+    Functions,
+    /// GPUs.
+    Gpus,
+    /// A share from 0 to 1, written in percent.
+    Share,
+    /// A share from 0 to 100.
+    Percent,
+    /// Time, written in the unit that suits it.
+    Nanoseconds,
+    /// Time, always written in milliseconds: what a paper prints.
+    Milliseconds,
+    /// Memory, written in the binary unit that suits it.
+    Bytes,
+    /// Memory, always written in megabytes: what a paper prints.
+    Megabytes,
+    /// Things a second.
+    PerSecond,
+    /// Things a minute.
+    PerMinute,
+    /// One value divided by another of its kind.
+    Ratio,
+    /// A number of which only sign and size against others matter.
+    Plain,
+    /// A place in an order, from 1.
+    Place,
+    /// 1 where something holds, else 0; also the share of seeds in which it does.
+    Holds,
+}
+
+impl Unit {
+    /// The number with its unit: three significant digits, counts in full, thousands set apart. What is not a
+    /// finite number is a dash.
+    #[must_use]
+    pub fn write(self, value: f64) -> String {
+        if !value.is_finite() {
+            return "–".to_owned();
+        }
+        match self {
+            Self::Count | Self::Plain | Self::Place => number(value),
+            Self::Functions if (value - 1.0).abs() < f64::EPSILON => "1 function".to_owned(),
+            Self::Functions => format!("{} functions", number(value)),
+            Self::Gpus if (value - 1.0).abs() < f64::EPSILON => "1 GPU".to_owned(),
+            Self::Gpus => format!("{} GPUs", number(value)),
+            Self::Share => percent(value * 100.0),
+            Self::Percent => percent(value),
+            Self::Nanoseconds => {
+                scaled(value, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
+            }
+            Self::Milliseconds => format!("{} ms", number(value)),
+            Self::Bytes => scaled(
+                value,
+                &[
+                    (1_073_741_824.0, "GiB"),
+                    (1_048_576.0, "MiB"),
+                    (1024.0, "KiB"),
+                    (1.0, "B"),
+                ],
+            ),
+            Self::Megabytes => format!("{} MB", number(value)),
+            Self::PerSecond => format!("{}/s", number(value)),
+            Self::PerMinute => format!("{}/min", number(value)),
+            Self::Ratio => format!("{}×", number(value)),
+            Self::Holds if value == 1.0 => "yes".to_owned(),
+            Self::Holds if value == 0.0 => "no".to_owned(),
+            Self::Holds => percent(value * 100.0),
+        }
+    }
+
+    /// Two numbers, with the unit once where they share it: "432 to 528 functions".
+    #[must_use]
+    pub fn write_range(self, low: f64, high: f64) -> String {
+        let (low, high) = (self.write(low), self.write(high));
+        let unit = |text: &str| {
+            let numeric = |c: char| c.is_ascii_digit() || "−,.e-".contains(c);
+            text.trim_start_matches(numeric).len()
+        };
+        let (of_low, of_high) = (unit(&low), unit(&high));
+        if low[low.len() - of_low..] == high[high.len() - of_high..] && of_low < low.len() {
+            return format!("{} to {high}", &low[..low.len() - of_low]);
+        }
+        format!("{low} to {high}")
+    }
+
+    /// What stands beside a column's or an axis' name; empty where the name says it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Functions => "functions",
+            Self::Gpus => "GPUs",
+            Self::Share | Self::Percent => "%",
+            Self::Milliseconds => "ms",
+            Self::Megabytes => "MB",
+            Self::PerSecond => "per second",
+            Self::PerMinute => "per minute",
+            Self::Ratio => "ratio",
+            Self::Count
+            | Self::Nanoseconds
+            | Self::Bytes
+            | Self::Plain
+            | Self::Place
+            | Self::Holds => "",
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+fn percent(value: f64) -> String {
+    // What is almost all is not written as all, nor what is almost nothing as nothing.
+    let text = format!("{value:.1}");
+    match text.as_str() {
+        "100.0" if value != 100.0 => format!("{} %", apart(&format!("{value:.3}"))),
+        "0.0" | "-0.0" if value != 0.0 => format!("{} %", apart(&format!("{value:.3}"))),
+        "-0.0" => "0.0 %".to_owned(),
+        _ => format!("{} %", apart(&text)),
+    }
+}
+
+fn scaled(value: f64, units: &[(f64, &str)]) -> String {
+    // 999.6 µs is 1.00 ms, so the choice is made on what three digits show.
+    let fits = |&&(size, _): &&(f64, &str)| value.abs() >= size * 0.9995;
+    let (size, name) = units
+        .iter()
+        .find(fits)
+        .or_else(|| units.last())
+        .copied()
+        .unwrap_or((1.0, ""));
+    format!("{} {name}", number(value / size))
+}
+
+/// Three significant digits, whole numbers in full.
+fn number(value: f64) -> String {
+    let size = value.abs();
+    let text = if libm::trunc(value) == value || size >= 99.95 {
+        format!("{value:.0}")
+    } else if size >= 9.995 {
+        format!("{value:.1}")
+    } else if size >= 0.9995 {
+        format!("{value:.2}")
+    } else if size >= 0.000_999_5 {
+        format!("{value:.3}")
+    } else {
+        format!("{value:.1e}")
+    };
+    let text = if text == "-0" { "0".to_owned() } else { text };
+    apart(&text)
+}
+
+/// Sets thousands apart with commas.
+fn apart(text: &str) -> String {
+    let (sign, digits) = text
+        .strip_prefix('-')
+        .map_or(("", text), |digits| ("−", digits));
+    let whole = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    let mut out = sign.to_owned();
+    for (at, digit) in digits[..whole].chars().enumerate() {
+        if at > 0 && (whole - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out.push_str(&digits[whole..]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_its_unit_once() {
+        for (unit, low, high, text) in [
+            (Unit::Functions, 432.0, 528.0, "432 to 528 functions"),
+            (Unit::Percent, -1.5, 2.0, "−1.5 to 2.0 %"),
+            (Unit::Ratio, 1.5, 2.5, "1.50 to 2.50×"),
+            (
+                Unit::Nanoseconds,
+                900_000.0,
+                1_100_000.0,
+                "900 µs to 1.10 ms",
+            ),
+            (Unit::Holds, 0.0, 1.0, "no to yes"),
+            (Unit::Holds, 1.0, 1.0, "yes to yes"),
+        ] {
+            assert_eq!(unit.write_range(low, high), text);
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_as_people_write_them() {
+        for (unit, value, text) in [
+            (Unit::Count, 1_234_567.0, "1,234,567"),
+            (Unit::Count, -1_000.0, "−1,000"),
+            (Unit::Count, 12.345, "12.3"),
+            (Unit::Count, 0.012_34, "0.012"),
+            (Unit::Count, 0.000_012_34, "1.2e-5"),
+            (Unit::Count, -0.0, "0"),
+            (Unit::Functions, 480.0, "480 functions"),
+            (Unit::Functions, 1.0, "1 function"),
+            (Unit::Gpus, 1.0, "1 GPU"),
+            (Unit::Share, 0.987, "98.7 %"),
+            (Unit::Share, 1.0, "100.0 %"),
+            (Unit::Share, 0.999_99, "99.999 %"),
+            (Unit::Percent, 0.004, "0.004 %"),
+            (Unit::Nanoseconds, 35_240_000.0, "35.2 ms"),
+            (Unit::Nanoseconds, 999_600.0, "1.00 ms"),
+            (Unit::Nanoseconds, 1_200_000_000.0, "1.20 s"),
+            (Unit::Nanoseconds, 0.0, "0 ns"),
+            (Unit::Milliseconds, 1_250.0, "1,250 ms"),
+            (Unit::Bytes, 1_610_612_736.0, "1.50 GiB"),
+            (Unit::Megabytes, 9_282.0, "9,282 MB"),
+            (Unit::PerSecond, 112.4, "112/s"),
+            (Unit::Ratio, 12.04, "12.0×"),
+            (Unit::Holds, 1.0, "yes"),
+            (Unit::Holds, 0.9, "90.0 %"),
+            (Unit::Ratio, f64::INFINITY, "–"),
+        ] {
+            assert_eq!(unit.write(value), text, "{unit:?} {value}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Histogram, timeline and seeds against models that keep everything.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use policy::{Span, Time};
+use simulator::statistics::{Histogram, Interval, Percentile, Timeline};
+
+/// A small generator with a stated sequence (SplitMix64), so that a failure names its seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn place(&mut self, bound: usize) -> usize {
+        usize::try_from(self.below(bound as u64)).unwrap()
+    }
+
+    /// All sizes are as likely.
+    fn of_any_size(&mut self) -> u64 {
+        let bits = self.below(65);
+        if bits == 0 {
+            0
+        } else {
+            self.next() >> (64 - bits)
+        }
+    }
+}
+
+const PERCENTILES: [u32; 8] = [1, 1_000, 50_000, 90_000, 95_000, 98_000, 99_900, 100_000];
+
+fn agrees(histogram: &Histogram, values: &[Span], seed: u64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    assert_eq!(histogram.count(), sorted.len() as u64, "seed {seed}");
+    assert_eq!(histogram.least(), sorted.first().copied(), "seed {seed}");
+    assert_eq!(histogram.greatest(), sorted.last().copied(), "seed {seed}");
+    let sum: u128 = sorted.iter().map(|value| u128::from(value.0)).sum();
+    let mean = sum.checked_div(sorted.len() as u128);
+    let told = histogram.mean().map(|mean| u128::from(mean.0));
+    assert_eq!(told, mean, "seed {seed}");
+    for thousandths in PERCENTILES {
+        let percentile = Percentile::from_thousandths(thousandths).unwrap();
+        let (told, exact) = (histogram.percentile(percentile), percentile.of(&sorted));
+        let (Some(told), Some(exact)) = (told, exact) else {
+            assert_eq!(told, exact, "seed {seed}");
+            continue;
+        };
+        // A hundredth, in integers; also for the largest numbers.
+        let off = u128::from(told.0.abs_diff(exact.0)) * 100;
+        assert!(
+            off <= u128::from(exact.0),
+            "seed {seed}: p{thousandths} {told:?} and {exact:?}"
+        );
+    }
+    let mut before = (None, 0);
+    for (latency, reached) in histogram.steps() {
+        assert!(
+            Some(latency) > before.0 || before.0.is_none(),
+            "seed {seed}"
+        );
+        assert!(reached > before.1, "seed {seed}");
+        before = (Some(latency), reached);
+    }
+    assert_eq!(before.1, sorted.len() as u64, "seed {seed}");
+}
+
+#[test]
+fn a_histogram_is_within_one_percent_of_the_values_themselves() {
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let mut parts: Vec<(Histogram, Vec<Span>)> = vec![Default::default(); 3];
+        for _ in 0..300 {
+            let at = random.place(3);
+            match random.below(50) {
+                0 => {
+                    let (other, values) = parts[(at + 1) % 3].clone();
+                    parts[at].0.merge(&other);
+                    parts[at].1.extend(values);
+                    parts[(at + 1) % 3].0.clear();
+                    parts[(at + 1) % 3].1.clear();
+                }
+                1..25 => {
+                    let value = Span(random.of_any_size());
+                    parts[at].0.record(value);
+                    parts[at].1.push(value);
+                }
+                // Latencies as they are: close to each other.
+                _ => {
+                    let value = Span(20_000_000 + random.below(60_000_000));
+                    parts[at].0.record(value);
+                    parts[at].1.push(value);
+                }
+            }
+            agrees(&parts[at].0, &parts[at].1, seed);
+        }
+    }
+}
+
+#[test]
+fn the_order_of_merging_changes_nothing() {
+    let mut random = Random(7);
+    let mut parts = vec![Histogram::new(); 4];
+    for _ in 0..1_000 {
+        let at = random.place(4);
+        parts[at].record(Span(random.of_any_size()));
+    }
+    let mut forth = Histogram::new();
+    let mut back = Histogram::new();
+    for at in 0..4 {
+        forth.merge(&parts[at]);
+        back.merge(&parts[3 - at]);
+    }
+    assert_eq!(forth, back);
+    assert_eq!(forth.count(), 1_000);
+}
+
+#[test]
+fn recording_allocates_nothing() {
+    let mut histogram = Histogram::new();
+    let mut other = Histogram::new();
+    let mut line = Timeline::new(Time(0), 8, 64, Span(1_000)).unwrap();
+    other.record(Span(5));
+    let counted = allocation_counter::measure(|| {
+        for n in 0..10_000_u64 {
+            histogram.record(Span(n * n));
+            line.busy(
+                usize::try_from(n % 8).unwrap(),
+                Time(n * 700),
+                Time(n * 700 + 500),
+            );
+        }
+        histogram.merge(&other);
+        histogram.clear();
+    });
+    assert_eq!(counted.count_total, 0, "{counted:?}");
+    assert!(line.width() > Span(1_000), "bins have merged meanwhile");
+}
+
+#[test]
+fn a_timeline_counts_every_nanosecond_however_often_it_merges() {
+    for seed in 0..60 {
+        let mut random = Random(seed);
+        let slots = 1 + random.place(4);
+        let bins = 2 * (1 + random.place(6));
+        let begin = random.below(1_000);
+        let mut line = Timeline::new(Time(begin), slots, bins, Span(1 + random.below(9))).unwrap();
+        // By slot: what was told, whole.
+        let mut told: Vec<Vec<(u64, u64)>> = vec![Vec::new(); slots];
+        let mut until = begin;
+        for _ in 0..200 {
+            let slot = random.place(slots);
+            let from = random.below(until + 40);
+            let to = from + random.below(60);
+            if random.below(6) == 0 {
+                line.pass(Time(to));
+            } else {
+                line.busy(slot, Time(from), Time(to));
+                told[slot].push((from.max(begin), to.max(begin)));
+            }
+            until = until.max(to);
+            assert!(line.len() <= bins, "seed {seed}");
+            let covered = line.width().0 * bins as u64;
+            assert!(begin + covered >= until, "seed {seed}");
+            for (slot, told) in told.iter().enumerate() {
+                let mut sum = 0;
+                for bin in 0..line.len() {
+                    let from = begin + bin as u64 * line.width().0;
+                    let to = (from + line.width().0).min(until);
+                    let overlap = |&(a, b): &(u64, u64)| b.min(to).saturating_sub(a.max(from));
+                    let busy: u64 = told.iter().map(overlap).sum();
+                    let share = line.share(slot, bin).unwrap();
+                    let expected = busy as f64 / (to - from) as f64;
+                    assert!((share - expected).abs() < 1e-9, "seed {seed} bin {bin}");
+                    sum += busy;
+                }
+                assert_eq!(line.total(slot), Span(sum), "seed {seed}");
+                assert_eq!(line.share(slot, line.len()), None, "seed {seed}");
+            }
+        }
+    }
+}
+
+/// Of samples whose true mean is known, about 95 of 100 intervals hold it: the counts below are those of these seeds,
+/// far from what a wrong factor gives.
+#[test]
+fn ninety_five_of_a_hundred_intervals_hold_the_mean() {
+    let mut random = Random(3);
+    let mut held = 0;
+    for _ in 0..4_000 {
+        // A sum of twelve uniforms less six is close to normal with variance 1.
+        let values: Vec<f64> = (0..5)
+            .map(|_| {
+                let sum: u64 = (0..12).map(|_| random.below(1 << 20)).sum();
+                sum as f64 / f64::from(1 << 20) - 6.0
+            })
+            .collect();
+        held += u32::from(Interval::of(&values).unwrap().meets(0.0, 0.0));
+    }
+    // Deviation 14 around 3,800; with the normal's 1.96 it would be 3,514.
+    assert!((3_750..=3_850).contains(&held), "{held} of 4000");
+}
