@@ -6,6 +6,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`agenda`] | events in the order of time |
+//! | [`random`] | random numbers in streams of their own |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
+pub mod random;
