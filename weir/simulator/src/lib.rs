@@ -6,8 +6,12 @@
 //! | module | what |
 //! |---|---|
 //! | [`agenda`] | events in the order of time |
+//! | [`generate`] | workloads made up by rule |
 //! | [`random`] | random numbers in streams of their own |
+//! | [`traces`] | recorded workloads, read and written |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
+pub mod generate;
 pub mod random;
+pub mod traces;
