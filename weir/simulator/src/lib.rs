@@ -7,11 +7,17 @@
 //! |---|---|
 //! | [`agenda`] | events in the order of time |
 //! | [`claims`] | what the papers say, and whether it comes out here |
+//! | [`generate`] | workloads made up by rule |
+//! | [`random`] | random numbers in streams of their own |
 //! | [`report`] | the whole result as one page |
 //! | [`statistics`] | what came of a run, and of several seeds |
+//! | [`traces`] | recorded workloads, read and written |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
 pub mod claims;
+pub mod generate;
+pub mod random;
 pub mod report;
 pub mod statistics;
+pub mod traces;

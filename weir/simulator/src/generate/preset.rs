@@ -1,0 +1,134 @@
+//! The experiments of the papers as workloads (workloads §4); what they are made of is data, in `presets.toml`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Daily, Mix, Model, Rates, Shape, Spec, SpecError};
+
+const TEXT: &str = include_str!("presets.toml");
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Book {
+    shapes: BTreeMap<String, Shape>,
+    models: BTreeMap<String, Vec<Model>>,
+    presets: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    about: String,
+    seed: u64,
+    functions: Vec<u32>,
+    warm_up_s: f64,
+    counted_s: f64,
+    rates: Vec<Rates>,
+    shape: String,
+    daily: Option<Daily>,
+    models: String,
+    #[serde(default)]
+    mix: Mix,
+    compare_with: Vec<String>,
+}
+
+/// A workload by name, with the sizes at which it is run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Preset {
+    /// One line on what it is.
+    pub about: String,
+    /// Numbers of functions at which it is run, rising.
+    pub functions: Vec<u32>,
+    /// Rates at which it is run.
+    pub rates: Vec<Rates>,
+    /// Results to compare with: ids of the register of printed results.
+    pub compare_with: Vec<String>,
+    /// The spec at the first of both.
+    first: Spec,
+}
+
+impl Preset {
+    /// The spec at the first number of functions and the first rates.
+    #[must_use]
+    pub fn spec(&self) -> Spec {
+        self.first.clone()
+    }
+
+    /// The spec at this number of functions and these rates; neither needs to be one of the lists.
+    #[must_use]
+    pub fn spec_at(&self, functions: u32, rates: Rates) -> Spec {
+        Spec {
+            functions,
+            rates,
+            ..self.first.clone()
+        }
+    }
+}
+
+fn book() -> Result<Book, SpecError> {
+    toml::from_str(TEXT).map_err(|error| SpecError::Text(error.to_string()))
+}
+
+/// The names of all presets, in the order of the alphabet.
+///
+/// # Errors
+/// None, unless the program's own file of presets is broken.
+pub fn preset_names() -> Result<Vec<String>, SpecError> {
+    Ok(book()?.presets.into_keys().collect())
+}
+
+/// One preset.
+///
+/// # Errors
+/// [`SpecError::Preset`] with the names that there are.
+pub fn preset(name: &str) -> Result<Preset, SpecError> {
+    let mut book = book()?;
+    let Some(entry) = book.presets.remove(name) else {
+        let names: Vec<String> = book.presets.into_keys().collect();
+        return Err(SpecError::Preset {
+            name: name.chars().take(80).collect(),
+            allowed: names.join(", "),
+        });
+    };
+    let missing = |what: &str| SpecError::Text(format!("preset {name}: there is no {what}"));
+    let first = Spec {
+        experiment: name.to_owned(),
+        seed: entry.seed,
+        functions: *entry.functions.first().ok_or_else(|| missing("size"))?,
+        warm_up_s: entry.warm_up_s,
+        counted_s: entry.counted_s,
+        rates: *entry.rates.first().ok_or_else(|| missing("rate"))?,
+        total_per_minute: None,
+        shape: book
+            .shapes
+            .remove(&entry.shape)
+            .ok_or_else(|| missing(&entry.shape))?,
+        daily: entry.daily,
+        models: book
+            .models
+            .remove(&entry.models)
+            .ok_or_else(|| missing(&entry.models))?,
+        mix: entry.mix,
+    };
+    first.validate()?;
+    Ok(Preset {
+        about: entry.about,
+        functions: entry.functions,
+        rates: entry.rates,
+        compare_with: entry.compare_with,
+        first,
+    })
+}
+
+/// A shape by name: `poisson`, `steady`, `mild`, `uneven`, `bursty`, `spiky`, `stairs`.
+///
+/// # Errors
+/// [`SpecError::Value`] with the names that there are.
+pub fn named_shape(name: &str) -> Result<Shape, SpecError> {
+    book()?.shapes.remove(name).ok_or_else(|| SpecError::Value {
+        field: "shape",
+        found: name.chars().take(80).collect(),
+        allowed: "poisson, steady, mild, uneven, bursty, spiky or stairs",
+    })
+}

@@ -1,0 +1,242 @@
+//! Traces that tell how many requests a function had in each minute.
+
+use std::collections::BTreeMap;
+use std::vec::IntoIter;
+
+use policy::Time;
+
+use super::fields::{Row, Table};
+use super::functions_2019::{NAME, add_durations, add_memory, name, name_columns};
+use super::lines::{Lines, Source};
+use super::{
+    Arrival, CELLS_MAX, FUNCTIONS_MAX, Format, FunctionInfo, Options, Problem, TraceError, Work,
+    Workload,
+};
+use crate::generate::{Merged, nanos};
+use crate::random::{Purpose, Stream};
+
+const MINUTE: u64 = 60_000_000_000;
+/// 45 days.
+const MINUTES_MAX: usize = u16::MAX as usize;
+const COUNT_MAX: u32 = 100_000_000;
+
+/// Where in a minute the requests of its count arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// Independently and uniformly at random, from the function's arrival stream: a Poisson process with that count.
+    #[default]
+    Random,
+    /// In the middles of as many equal parts of the minute.
+    Even,
+}
+
+/// The arrivals of one function.
+#[derive(Clone, Debug)]
+struct FunctionMinutes {
+    /// Minutes with requests, and how many.
+    counts: IntoIter<(u16, u32)>,
+    minute: u16,
+    count: u32,
+    given: u32,
+    /// Of the minute, what is past; only with a stream.
+    past: f64,
+    /// For random placement.
+    stream: Option<Stream>,
+}
+
+impl Iterator for FunctionMinutes {
+    type Item = Time;
+
+    fn next(&mut self) -> Option<Time> {
+        if self.given == self.count {
+            (self.minute, self.count) = self.counts.next()?;
+            (self.given, self.past) = (0, 0.0);
+        }
+        let part = if let Some(stream) = &mut self.stream {
+            // The earliest of those that are left, each of which is uniform in what is left of the minute: so the
+            // minute's arrivals come in order without being drawn beforehand.
+            let left = f64::from(self.count - self.given);
+            let later = libm::exp(libm::log(stream.unit()) / left);
+            self.past = 1.0 - (1.0 - self.past) * later;
+            self.past
+        } else {
+            (2.0 * f64::from(self.given) + 1.0) / (2.0 * f64::from(self.count))
+        };
+        self.given += 1;
+        let within = nanos(part * 60e9).min(MINUTE - 1);
+        Some(Time(u64::from(self.minute) * MINUTE + within))
+    }
+}
+
+/// The arrivals of a trace of counts, in the order of time, then function.
+#[derive(Clone, Debug)]
+pub struct MinuteCounts {
+    merged: Merged<FunctionMinutes>,
+    /// For functions of which it is known how long their requests run.
+    services: Vec<Option<(Stream, super::Quantiles)>>,
+}
+
+impl Iterator for MinuteCounts {
+    type Item = Arrival;
+
+    fn next(&mut self) -> Option<Arrival> {
+        let (at, function) = self.merged.next()?;
+        let work = match self.services.get_mut(function as usize) {
+            Some(Some((stream, quantiles))) => Work::Service(quantiles.at(stream.unit())),
+            _ => Work::Unstated,
+        };
+        Some(Arrival {
+            at,
+            function,
+            work,
+            objective: None,
+        })
+    }
+}
+
+/// Where the name of a row's function is.
+enum Name {
+    One(usize),
+    /// Owner, app and function.
+    Three([usize; 3]),
+}
+
+/// Columns of a trace of counts.
+struct Columns {
+    name: Name,
+    /// The first minute's; the others follow.
+    first: usize,
+    minutes: usize,
+}
+
+fn columns(table: &Table, format: Format) -> Result<Columns, TraceError> {
+    let prefix = match format {
+        Format::TorporSamples => "minute_",
+        _ => "",
+    };
+    let minute = |name: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
+    let name = match format {
+        Format::TorporSamples => Name::One(table.need("function")?),
+        _ => Name::Three(name_columns(table)?),
+    };
+    let heading = table.heading();
+    let Some(first) = heading.iter().position(|name| minute(name).is_some()) else {
+        let column = format!("{prefix}1 (the first minute)");
+        return Err(table.lines().error(Problem::ColumnMissing { column }));
+    };
+    let begin = heading
+        .get(first)
+        .and_then(|name| minute(name))
+        .unwrap_or(0);
+    let minutes = heading.len() - first;
+    if minutes > MINUTES_MAX {
+        let (what, max) = ("minutes", MINUTES_MAX);
+        return Err(table.lines().error(Problem::TooMany { what, max }));
+    }
+    // A minute that is left out would shift all that follow.
+    for (expected, found) in (begin..).zip(&heading[first..]) {
+        if minute(found) != Some(expected) {
+            let column = format!("{prefix}{expected}, at its place among the minutes");
+            return Err(table.lines().error(Problem::ColumnMissing { column }));
+        }
+    }
+    Ok(Columns {
+        name,
+        first,
+        minutes,
+    })
+}
+
+pub(super) fn open(
+    source: &Source,
+    format: Format,
+    options: &Options,
+) -> Result<Workload<MinuteCounts>, TraceError> {
+    let mut table = Table::new(Lines::open(source)?)?;
+    let columns = columns(&table, format)?;
+    let mut ids: BTreeMap<String, u32> = BTreeMap::new();
+    let mut functions: Vec<FunctionInfo> = Vec::new();
+    let mut counts = Vec::new();
+    let mut cells = 0;
+    while let Some(row) = table.row()? {
+        let name = match columns.name {
+            Name::Three(columns) => name(&row, columns)?,
+            Name::One(column) => row.need_name(column)?.to_owned(),
+        };
+        let id = u32::try_from(functions.len()).unwrap_or(u32::MAX);
+        if id >= FUNCTIONS_MAX {
+            let (what, max) = ("functions", FUNCTIONS_MAX as usize);
+            return Err(row.error(Problem::TooMany { what, max }));
+        }
+        if ids.insert(name.clone(), id).is_some() {
+            let column = match columns.name {
+                Name::One(column) => row.name(column),
+                Name::Three(_) => NAME.to_owned(),
+            };
+            let found = name;
+            return Err(row.error(Problem::Twice { column, found }));
+        }
+        let row_counts = row_counts(&row, &columns, &mut cells)?;
+        functions.push(FunctionInfo::named(name));
+        counts.push(row_counts);
+    }
+    if functions.is_empty() {
+        return Err(TraceError::new(table.lines().file(), None, Problem::NoRows));
+    }
+    if let Some(durations) = &options.durations {
+        add_durations(durations, &ids, &mut functions)?;
+    }
+    if let Some(memory) = &options.memory {
+        add_memory(memory, &ids, &mut functions)?;
+    }
+    let services = (0..)
+        .zip(&functions)
+        .map(|(id, function)| {
+            let stream = options.streams.stream(Purpose::Service, id);
+            Some((stream, function.service.clone()?))
+        })
+        .collect();
+    let arrivals = (0..)
+        .zip(counts)
+        .map(|(id, counts)| FunctionMinutes {
+            counts: counts.into_iter(),
+            minute: 0,
+            count: 0,
+            given: 0,
+            past: 0.0,
+            stream: match options.placement {
+                Placement::Random => Some(options.streams.stream(Purpose::Arrival, id)),
+                Placement::Even => None,
+            },
+        })
+        .collect();
+    Ok(Workload {
+        functions,
+        arrivals: MinuteCounts {
+            merged: Merged::new(arrivals),
+            services,
+        },
+    })
+}
+
+/// The minutes of a row that have requests.
+fn row_counts(
+    row: &Row<'_>,
+    columns: &Columns,
+    cells: &mut usize,
+) -> Result<Vec<(u16, u32)>, TraceError> {
+    let mut counts = Vec::new();
+    for (minute, column) in (0..).zip(columns.first..columns.first + columns.minutes) {
+        let count = row.whole(column, COUNT_MAX)?;
+        if count > 0 {
+            counts.push((minute, count));
+        }
+    }
+    *cells += counts.len();
+    if *cells > CELLS_MAX {
+        let (what, max) = ("minutes with requests", CELLS_MAX);
+        return Err(row.error(Problem::TooMany { what, max }));
+    }
+    counts.shrink_to_fit();
+    Ok(counts)
+}
