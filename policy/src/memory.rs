@@ -11,7 +11,7 @@
 //! [`Memory::sole_partitions`] ranks owners by what becomes free as a whole.
 //!
 //! Blocks are given and taken in time, not moved: a block keeps its place until it is freed. Choosing whom to
-//! evict is `eviction`'s; who may free what while it is copied is `swap`'s.
+//! evict is `eviction`'s; who may free what while it is copied is [`crate::swap`]'s.
 //!
 //! Costs: a block up to a partition is placed in O(log partitions + partitions of its owner), or O(partitions ÷ 64
 //! + free runs) where one is opened, as are larger ones; freed in O(log partitions).
