@@ -54,6 +54,9 @@ struct Known {
 struct Model {
     blocks: Vec<Known>,
     device: [u64; 2],
+    /// Under one list: sizes of released blocks, and bytes that are not allocated.
+    cached: Vec<u64>,
+    room: u64,
     /// Bytes of the smallest buddy.
     buddy_min: u64,
 }
@@ -74,10 +77,17 @@ impl Model {
         }
         match allocation.placed {
             Placed::Device { frees } => {
+                self.make_room(asked, frees, context);
                 self.device[0] += 1;
                 self.device[1] += u64::from(frees);
             }
-            Placed::Reused => {}
+            Placed::Reused => {
+                let enough = self.cached.iter().filter(|&&cached| cached >= asked);
+                let smallest = enough.min().copied();
+                assert_eq!(smallest, Some(bytes), "{context}: {:?}", self.cached);
+                let at = self.cached.iter().position(|&cached| cached == bytes);
+                self.cached.swap_remove(at.unwrap());
+            }
             Placed::Run => assert!(bytes - asked < PARTITION, "{context}"),
             Placed::Beside => {
                 let partition = allocation.offset.unwrap() / PARTITION;
@@ -99,6 +109,29 @@ impl Model {
             asked,
             allocation,
         });
+    }
+
+    /// A new block under one list: none of those released was large enough.
+    fn make_room(&mut self, asked: u64, frees: u32, context: &str) {
+        let bytes = asked.next_multiple_of(UNIT);
+        self.cached.sort_unstable();
+        assert!(
+            self.cached.iter().all(|&cached| cached < bytes),
+            "{context}: {:?}",
+            self.cached
+        );
+        for _ in 0..frees {
+            assert!(self.room < bytes, "{context}: freed for nothing");
+            self.room += self.cached.pop().unwrap();
+        }
+        assert!(self.room >= bytes, "{context}");
+        self.room -= bytes;
+    }
+
+    fn released(&mut self, known: Known) {
+        if known.allocation.offset.is_none() {
+            self.cached.push(known.allocation.bytes);
+        }
     }
 
     fn sums(&self) -> (u64, u64) {
@@ -173,6 +206,11 @@ impl Model {
     fn gone(&mut self, owner: OwnerId) -> (u32, u64) {
         let before = self.sums().0;
         let blocks = self.blocks.len();
+        for known in self.blocks.clone() {
+            if known.owner == owner {
+                self.released(known);
+            }
+        }
         self.blocks.retain(|known| known.owner != owner);
         let count = u32::try_from(blocks - self.blocks.len()).unwrap();
         (count, before - self.sums().0)
@@ -236,8 +274,9 @@ fn run(seed: u64, rule: Rule, buddy_min: u32) -> [u32; 4] {
         buddy_min: u64::from(buddy_min) * UNIT,
         ..Model::default()
     };
+    model.room = memory.gauges().arena;
     let mut seen = [0; 4];
-    for step in 0..1_500 {
+    for step in 0..1_000 {
         let context = format!("seed {seed}, {rule:?}, step {step}");
         match random.below(100) {
             0..70 => {
@@ -254,6 +293,7 @@ fn run(seed: u64, rule: Rule, buddy_min: u32) -> [u32; 4] {
             70..90 if !model.blocks.is_empty() => {
                 let at = usize::try_from(random.below(model.blocks.len() as u64)).unwrap();
                 let known = model.blocks.swap_remove(at);
+                model.released(known);
                 assert_eq!(
                     memory.offset(known.allocation.block),
                     known.allocation.offset

@@ -59,6 +59,29 @@ fn a_block_goes_beside_its_owners_else_where_it_is_fullest() {
 }
 
 #[test]
+fn of_its_owners_partitions_the_fullest_is_taken() {
+    let mut memory = memory(4);
+    for _ in 0..13 {
+        put(&mut memory, A, 10);
+    }
+    // Six, six and one; then three, four and one.
+    let blocks: Vec<_> = memory.blocks(A).map(|(block, _)| block).collect();
+    for at in [1, 2, 7, 8, 9] {
+        memory.free(blocks[at]).unwrap();
+    }
+    assert_eq!(put(&mut memory, A, 10), (1, Placed::Beside));
+    assert_eq!(put(&mut memory, B, 10), (1, Placed::Fullest));
+    // Buddies: 8 units are free in one, 32 in another.
+    let mut memory = self::memory(4);
+    for units in [32, 16, 8, 64, 32] {
+        put(&mut memory, A, units);
+    }
+    assert_eq!(put(&mut memory, B, 7), (0, Placed::Fullest));
+    assert_eq!(put(&mut memory, A, 16), (2, Placed::Beside));
+    assert_eq!(memory.check(), Ok(()));
+}
+
+#[test]
 fn a_freed_common_block_serves_the_next_model_uncut() {
     let mut memory = memory(1);
     for _ in 0..6 {

@@ -22,7 +22,8 @@ pub struct Settings {
     pub arena: u64,
     /// Bytes of a unit: blocks are whole units. Divided by the byte scale where sizes are scaled.
     pub unit: u64,
-    /// The smallest buddy block, in units; a power of two up to 64.
+    /// The smallest buddy block, in units; a power of two up to 64. Papers 2.5 has 16 MiB, of which a block of less
+    /// than 8 wastes more than half; with 1 no block wastes more than half, as is also asked there.
     pub buddy_min: u32,
     /// How blocks are placed.
     pub rule: Rule,
