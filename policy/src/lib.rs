@@ -12,16 +12,20 @@
 //! | [`profile`] | how long a request will take | M1.10 (estimated execution) |
 //! | [`class`] | which requests are expected to take equally long | M1.10 (estimated execution) |
 //! | [`tokens`] | who computes when on a GPU whose SMs are shared | M4.7–M4.9, M4.17 |
+//! | [`memory`] | where blocks of models lie in device memory | M2.10, papers 2.5 |
+//! | [`swap`] | in what groups and order a model comes and goes | M2.5–M2.8, papers 2.6, 2.7 |
 //! | [`scaling`] | what the autoscaler is told of requests that were shed | design 4.9 |
 #![forbid(unsafe_code)]
 
 pub mod class;
 pub mod gate;
 mod heap;
+pub mod memory;
 pub mod profile;
 pub mod queue;
 pub mod scaling;
 pub mod slo;
+pub mod swap;
 mod time;
 pub mod tokens;
 
