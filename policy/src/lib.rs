@@ -12,14 +12,18 @@
 //! | [`profile`] | how long a request will take | M1.10 (estimated execution) |
 //! | [`class`] | which requests are expected to take equally long | M1.10 (estimated execution) |
 //! | [`tokens`] | who computes when on a GPU whose SMs are shared | M4.7–M4.9, M4.17 |
+//! | [`rectangles`] | which pod goes to which GPU whose SMs are shared | M4.11–M4.13, M4.17, papers 4.4 |
+//! | [`footprint`] | whether a GPU has the memory for a pod more | M4.15, papers 4.6 |
 //! | [`scaling`] | what the autoscaler is told of requests that were shed | design 4.9 |
 #![forbid(unsafe_code)]
 
 pub mod class;
+pub mod footprint;
 pub mod gate;
 mod heap;
 pub mod profile;
 pub mod queue;
+pub mod rectangles;
 pub mod scaling;
 pub mod slo;
 mod time;
