@@ -14,7 +14,7 @@
 //! | [`tokens`] | who computes when on a GPU whose SMs are shared | M4.7–M4.9, M4.17 |
 //! | [`rectangles`] | which pod goes to which GPU whose SMs are shared | M4.11–M4.13, M4.17, papers 4.4 |
 //! | [`footprint`] | whether a GPU has the memory for a pod more | M4.15, papers 4.6 |
-//! | [`scaling`] | what the autoscaler is told of requests that were shed | design 4.9 |
+//! | [`scaling`] | how many pods of which shape a function gets; what the autoscaler is told | M4.2, M4.3, M4.10, M4.11; design 4.9 |
 #![forbid(unsafe_code)]
 
 pub mod class;
