@@ -12,12 +12,14 @@
 //! | [`profile`] | how long a request will take | M1.10 (estimated execution) |
 //! | [`class`] | which requests are expected to take equally long | M1.10 (estimated execution) |
 //! | [`tokens`] | who computes when on a GPU whose SMs are shared | M4.7–M4.9, M4.17 |
+//! | [`pool`] | on which GPU of a pool a request runs, and whose model gives way | M2.1, M2.13–M2.21 |
 //! | [`scaling`] | what the autoscaler is told of requests that were shed | design 4.9 |
 #![forbid(unsafe_code)]
 
 pub mod class;
 pub mod gate;
 mod heap;
+pub mod pool;
 pub mod profile;
 pub mod queue;
 pub mod scaling;
