@@ -4,13 +4,23 @@
 //! | module | decides | source |
 //! |---|---|---|
 //! | [`queue`] | whose request is next | M2.13, papers 2.2 |
+//! | [`slots`] | where it runs, from where its model comes, who is evicted | M2.1, M2.15, M2.16, papers 2.3, 2.3b |
+//! | [`heaviness`] | which models are slowed by a swap | M2.14, papers 2.4 |
+//!
+//! A request's way: [`queue::Queue::arrive`]; whenever a slot is free [`queue::Queue::next`] and
+//! [`slots::Pool::schedule`]; if it may run, [`queue::Queue::take`]; [`slots::Pool::loaded`] when its model is
+//! there, [`slots::Pool::finished`] and [`queue::Queue::completed`] when it is done. If it must wait although a
+//! slot is free, because it may not run on that one, [`queue::Queue::hold`] lets others be next.
 
+pub mod heaviness;
 mod percentile;
 pub mod queue;
+pub mod slots;
 
 use std::fmt;
 
 pub use percentile::{Percentile, WHOLE};
+pub use slots::Pool;
 
 /// Ids of functions are indices into tables and have to stay below this.
 pub const IDS_MAX: u32 = 1 << 20;
