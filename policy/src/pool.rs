@@ -6,13 +6,19 @@
 //! | [`queue`] | whose request is next | M2.13, papers 2.2 |
 //! | [`slots`] | where it runs, from where its model comes, who is evicted | M2.1, M2.15, M2.16, papers 2.3, 2.3b |
 //! | [`heaviness`] | which models are slowed by a swap | M2.14, papers 2.4 |
+//! | [`nodes`] | which nodes hold a function, and which serves a request | M2.17 |
+//! | [`billing`] | what is charged | M2.18 |
+//! | [`metrics`] | whether a function was compliant, how even the load was | M2.19, M2.20 |
 //!
 //! A request's way: [`queue::Queue::arrive`]; whenever a slot is free [`queue::Queue::next`] and
 //! [`slots::Pool::schedule`]; if it may run, [`queue::Queue::take`]; [`slots::Pool::loaded`] when its model is
 //! there, [`slots::Pool::finished`] and [`queue::Queue::completed`] when it is done. If it must wait although a
 //! slot is free, because it may not run on that one, [`queue::Queue::hold`] lets others be next.
 
+pub mod billing;
 pub mod heaviness;
+pub mod metrics;
+pub mod nodes;
 mod percentile;
 pub mod queue;
 pub mod slots;
