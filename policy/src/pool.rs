@@ -7,8 +7,10 @@
 //! | [`slots`] | where it runs, from where its model comes, who is evicted | M2.1, M2.15, M2.16, papers 2.3, 2.3b |
 //! | [`heaviness`] | which models are slowed by a swap | M2.14, papers 2.4 |
 //! | [`nodes`] | which nodes hold a function, and which serves a request | M2.17 |
+//! | [`keepalive`] | how long a model stays loaded where models are not swapped | M2.21 |
 //! | [`billing`] | what is charged | M2.18 |
 //! | [`metrics`] | whether a function was compliant, how even the load was | M2.19, M2.20 |
+//! | [`preset`] | which settings stand for which system and baseline | M2.21 |
 //!
 //! A request's way: [`queue::Queue::arrive`]; whenever a slot is free [`queue::Queue::next`] and
 //! [`slots::Pool::schedule`]; if it may run, [`queue::Queue::take`]; [`slots::Pool::loaded`] when its model is
@@ -17,9 +19,11 @@
 
 pub mod billing;
 pub mod heaviness;
+pub mod keepalive;
 pub mod metrics;
 pub mod nodes;
 mod percentile;
+pub mod preset;
 pub mod queue;
 pub mod slots;
 
