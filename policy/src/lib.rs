@@ -14,6 +14,7 @@
 //! | [`tokens`] | who computes when on a GPU whose SMs are shared | M4.7–M4.9, M4.17 |
 //! | [`memory`] | where blocks of models lie in device memory | M2.10, papers 2.5 |
 //! | [`swap`] | in what groups and order a model comes and goes | M2.5–M2.8, papers 2.6, 2.7 |
+//! | [`pool`] | on which GPU of a pool a request runs, and whose model gives way | M2.1, M2.13–M2.21 |
 //! | [`rectangles`] | which pod goes to which GPU whose SMs are shared | M4.11–M4.13, M4.17, papers 4.4 |
 //! | [`footprint`] | whether a GPU has the memory for a pod more | M4.15, papers 4.6 |
 //! | [`scaling`] | how many pods of which shape a function gets; what the autoscaler is told | M4.2, M4.3, M4.10, M4.11; design 4.9 |
@@ -24,6 +25,7 @@ pub mod footprint;
 pub mod gate;
 mod heap;
 pub mod memory;
+pub mod pool;
 pub mod profile;
 pub mod queue;
 pub mod rectangles;

@@ -1,0 +1,126 @@
+//! The share of requests that must be in time, and what a function is behind by.
+
+/// One, in the unit of [`Percentile`]: parts per million.
+pub const WHOLE: u32 = 1_000_000;
+
+/// The share of a function's requests that must be in time: p of M2.13, at most 0.999 (papers 2.2), since at
+/// one no function that ever missed could be compliant again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Percentile(u32);
+
+impl Default for Percentile {
+    /// 98 % (M2.19).
+    fn default() -> Self {
+        Self(980_000)
+    }
+}
+
+impl Percentile {
+    /// The largest.
+    pub const MAX: Self = Self(999_000);
+
+    /// `ppm` parts per million; [`Percentile::MAX`] if more.
+    #[must_use]
+    pub const fn from_parts_per_million(ppm: u32) -> Self {
+        if ppm > Self::MAX.0 {
+            Self::MAX
+        } else {
+            Self(ppm)
+        }
+    }
+
+    /// In parts per million.
+    #[must_use]
+    pub const fn parts_per_million(self) -> u32 {
+        self.0
+    }
+
+    /// The share that may miss, 1 − p, in parts per million; never zero.
+    #[must_use]
+    pub const fn allowance(self) -> u32 {
+        WHOLE - self.0
+    }
+
+    /// p·n − m: by how many requests in time a function is short of its percentile, in millionths of a request.
+    /// Negative: it has some to spare.
+    #[must_use]
+    pub fn behind(self, requests: u64, in_time: u64) -> i64 {
+        let wanted = i128::from(self.0) * i128::from(requests);
+        narrow(wanted - i128::from(WHOLE) * i128::from(in_time))
+    }
+
+    /// RRC, the required request count of M2.13, in millionths, rounded down: how many requests in time in a row
+    /// make a function compliant that is `behind` by so many millionths.
+    #[must_use]
+    pub fn required(self, behind: i64) -> i64 {
+        let allowance = self.allowance();
+        // Of fewer than nine million requests it fits, and costs a tenth.
+        match behind.checked_mul(i64::from(WHOLE)) {
+            Some(exact) => exact.div_euclid(i64::from(allowance)),
+            None => {
+                let exact = i128::from(behind) * i128::from(WHOLE);
+                narrow(exact.div_euclid(i128::from(allowance)))
+            }
+        }
+    }
+}
+
+/// The nearest `i64`.
+pub(super) fn narrow(wide: i128) -> i64 {
+    let bounded = wide.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+    i64::try_from(bounded).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn required(requests: u64, in_time: u64) -> i64 {
+        let p = Percentile::default();
+        p.required(p.behind(requests, in_time))
+    }
+
+    #[test]
+    fn a_request_in_time_lowers_rrc_by_one_and_a_miss_raises_it_by_49_at_98_percent() {
+        let before = required(100, 90);
+        assert_eq!(required(101, 91) - before, -1_000_000);
+        assert_eq!(required(101, 90) - before, 49_000_000);
+    }
+
+    #[test]
+    fn rrc_is_not_positive_exactly_when_the_share_in_time_is_reached() {
+        for requests in 0..200_u64 {
+            for in_time in 0..=requests {
+                let compliant = 100 * in_time >= 98 * requests;
+                assert_eq!(required(requests, in_time) <= 0, compliant);
+            }
+        }
+    }
+
+    #[test]
+    fn that_many_requests_in_time_make_a_function_compliant_and_one_fewer_do_not() {
+        let p = Percentile::default();
+        let behind = p.behind(100, 90);
+        let more = u64::try_from(p.required(behind) / 1_000_000).unwrap();
+        assert!(p.behind(100 + more, 90 + more) <= 0);
+        assert!(p.behind(99 + more, 89 + more) > 0);
+    }
+
+    #[test]
+    fn large_numbers_are_counted_without_a_break() {
+        let p = Percentile::default();
+        let edge = i64::MAX / 1_000_000;
+        assert_eq!(p.required(edge + 1) - p.required(edge), 50);
+        assert_eq!(p.required(i64::MIN), i64::MIN);
+        assert_eq!(p.behind(u64::MAX, 0), i64::MAX);
+    }
+
+    #[test]
+    fn a_percentile_of_one_is_taken_as_999_in_a_thousand() {
+        assert_eq!(
+            Percentile::from_parts_per_million(WHOLE),
+            Percentile::from_parts_per_million(999_000)
+        );
+        assert_eq!(Percentile::MAX.allowance(), 1_000);
+    }
+}

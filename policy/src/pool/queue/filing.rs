@@ -1,0 +1,248 @@
+//! Where a function with waiting requests stands among the others.
+
+use super::line::NONE;
+use super::{Function, LateRule, Order, Queue, Turn, get_mut};
+use crate::heap::IndexedHeap;
+use crate::pool::FunctionId;
+use crate::{RequestId, Time};
+
+/// Waiting so many objectives makes a low or late head one that is aged.
+const AGED_OBJECTIVES: u64 = 10;
+
+const HIGH: u8 = 1;
+const LOW: u8 = 2;
+const TURNING: u8 = 4;
+const LATE: u8 = 8;
+const RIPENING: u8 = 16;
+const RIPE: u8 = 32;
+
+/// Latest start time (arrival under [`Order::Arrival`]), then arrival and id.
+type Key = (Time, Time, RequestId);
+
+/// Where one function stands: a key for each file that it is in.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    high: Option<Key>,
+    low: Option<(i64, Key)>,
+    turning: Option<Time>,
+    late: Option<(Time, RequestId)>,
+    ripening: Option<Time>,
+    ripe: Option<(Time, RequestId)>,
+}
+
+/// Functions by their heads.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    high: IndexedHeap<Key>,
+    low: IndexedHeap<(i64, Key)>,
+    /// Functions of `low` by when their head turns late, where that makes it lose its place.
+    turning: IndexedHeap<Time>,
+    late: IndexedHeap<(Time, RequestId)>,
+    /// Functions with a low or late head by when it is aged.
+    ripening: IndexedHeap<Time>,
+    ripe: IndexedHeap<(Time, RequestId)>,
+}
+
+impl Files {
+    pub(super) const fn new() -> Self {
+        Self {
+            high: IndexedHeap::new(),
+            low: IndexedHeap::new(),
+            turning: IndexedHeap::new(),
+            late: IndexedHeap::new(),
+            ripening: IndexedHeap::new(),
+            ripe: IndexedHeap::new(),
+        }
+    }
+
+    /// Whose turn it is.
+    pub(super) fn first(&self, aged: bool) -> Option<(u32, Turn)> {
+        if aged && let Some((_, function)) = self.ripe.peek() {
+            return Some((function, Turn::Aged));
+        }
+        if let Some((_, function)) = self.high.peek() {
+            return Some((function, Turn::High));
+        }
+        if let Some((_, function)) = self.low.peek() {
+            return Some((function, Turn::Low));
+        }
+        let (_, function) = self.late.peek()?;
+        Some((function, Turn::Late))
+    }
+
+    /// Says in which files the function now is.
+    fn put(&mut self, function: u32, standing: &Standing) -> u8 {
+        let mut filed = 0;
+        if let Some(key) = standing.high {
+            self.high.push(function, key);
+            filed |= HIGH;
+        }
+        if let Some(key) = standing.low {
+            self.low.push(function, key);
+            filed |= LOW;
+        }
+        if let Some(key) = standing.turning {
+            self.turning.push(function, key);
+            filed |= TURNING;
+        }
+        if let Some(key) = standing.late {
+            self.late.push(function, key);
+            filed |= LATE;
+        }
+        if let Some(key) = standing.ripening {
+            self.ripening.push(function, key);
+            filed |= RIPENING;
+        }
+        if let Some(key) = standing.ripe {
+            self.ripe.push(function, key);
+            filed |= RIPE;
+        }
+        filed
+    }
+
+    fn remove(&mut self, function: u32, filed: u8) {
+        if filed & HIGH != 0 {
+            self.high.remove(function);
+        }
+        if filed & LOW != 0 {
+            self.low.remove(function);
+        }
+        if filed & TURNING != 0 {
+            self.turning.remove(function);
+        }
+        if filed & LATE != 0 {
+            self.late.remove(function);
+        }
+        if filed & RIPENING != 0 {
+            self.ripening.remove(function);
+        }
+        if filed & RIPE != 0 {
+            self.ripe.remove(function);
+        }
+    }
+}
+
+impl Queue {
+    /// It is the turn of one that has waited too long, if there is any.
+    pub(super) const fn ages_now(&self) -> bool {
+        self.settings.aging_every > 0 && self.dispatched + 1 >= self.settings.aging_every
+    }
+
+    /// Late requests of this function lose their place.
+    pub(super) const fn moves_late(&self, entry: &Function) -> bool {
+        match (self.settings.order, self.settings.late) {
+            (Order::Arrival, _) | (_, LateRule::InPlace) => false,
+            (_, LateRule::BehindAll) => true,
+            (_, LateRule::BehindLowGroup) => entry.high,
+        }
+    }
+
+    /// Lets time pass: steps, heads that turn late, heads that have waited too long.
+    pub(super) fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.step_if_due();
+        if self.settings.order == Order::Arrival {
+            return;
+        }
+        while self.settings.late != LateRule::InPlace
+            && let Some(((latest, ..), function)) = self.files.high.peek()
+            && latest < self.now
+        {
+            self.file(FunctionId(function));
+        }
+        while let Some((latest, function)) = self.files.turning.peek()
+            && latest < self.now
+        {
+            self.file(FunctionId(function));
+        }
+        while let Some((ripe, function)) = self.files.ripening.peek()
+            && ripe <= self.now
+        {
+            self.file(FunctionId(function));
+        }
+    }
+
+    /// Finds the first of the line that is not late, from where it was.
+    pub(super) fn settle(&mut self, function: FunctionId) {
+        let now = self.now;
+        if self.settings.order == Order::Arrival {
+            // Its lines are not by deadline, and lateness means nothing.
+            return;
+        }
+        let Some(entry) = get_mut(&mut self.functions, function) else {
+            return;
+        };
+        let mut at = entry.on_time;
+        loop {
+            let before = match at {
+                NONE => entry.line.last,
+                at => self.places.at(at).before,
+            };
+            if before == NONE || entry.latest_start(self.places.at(before).deadline) < now {
+                break;
+            }
+            at = before;
+        }
+        while at != NONE && entry.latest_start(self.places.at(at).deadline) < now {
+            at = self.places.at(at).behind;
+        }
+        entry.on_time = at;
+    }
+
+    /// Puts a function where its heads belong.
+    pub(super) fn file(&mut self, function: FunctionId) {
+        let filed = self.entry(function).filed;
+        self.files.remove(function.0, filed);
+        self.settle(function);
+        let standing = self.standing(self.entry(function));
+        let filed = self.files.put(function.0, &standing);
+        if let Some(entry) = get_mut(&mut self.functions, function) {
+            entry.filed = filed;
+        }
+    }
+
+    fn standing(&self, entry: &Function) -> Standing {
+        let mut standing = Standing::default();
+        if entry.held || entry.line.first == NONE {
+            return standing;
+        }
+        let moves_late = self.moves_late(entry);
+        let first = self.places.at(entry.line.first);
+        let keeps_place = if moves_late {
+            entry.on_time
+        } else {
+            entry.line.first
+        };
+        if keeps_place != NONE {
+            let place = self.places.at(keeps_place);
+            let latest = match self.settings.order {
+                Order::Arrival => place.arrival,
+                Order::RequiredRequests(_) | Order::LatestStart => {
+                    entry.latest_start(place.deadline)
+                }
+            };
+            let key = (latest, place.arrival, place.request);
+            if entry.high {
+                standing.high = Some(key);
+            } else {
+                standing.low = Some((entry.required, key));
+                standing.turning = moves_late.then_some(latest);
+            }
+        }
+        let oldest = (first.arrival, first.request);
+        if moves_late && entry.on_time != entry.line.first {
+            standing.late = Some(oldest);
+        }
+        let may_age = standing.low.is_some() || standing.late.is_some();
+        if may_age && entry.objective.0 > 0 && self.settings.aging_every > 0 {
+            let waits = entry.objective.0.saturating_mul(AGED_OBJECTIVES);
+            let ripe = first.arrival.after(crate::Span(waits));
+            if ripe <= self.now {
+                standing.ripe = Some(oldest);
+            } else {
+                standing.ripening = Some(ripe);
+            }
+        }
+        standing
+    }
+}

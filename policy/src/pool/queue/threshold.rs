@@ -1,0 +1,119 @@
+//! The threshold of papers 2.2 that adapts to load: θ, as large as the pool can serve in time.
+//!
+//! Additive increase, multiplicative decrease, on z = RRC·(1 − p) = p·n − m, so that functions of different
+//! percentiles share one θ. Integers in millionths of a request: the same on every machine.
+
+use crate::pool::percentile::{Percentile, WHOLE};
+
+/// With fewer nothing is to be seen.
+const COMPLETED_MIN: u64 = 50;
+const HIGHEST: i64 = 10 * WHOLE as i64;
+const START: i64 = WHOLE as i64;
+/// 2 in RRC at p = 0.98.
+const INCREASE: i64 = 40_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct Controller {
+    theta: i64,
+    /// Of functions of the high group, since the last step.
+    completed: u64,
+    in_time: u64,
+    /// Sum of the percentiles of what completed: how many should have been in time.
+    wanted: u64,
+}
+
+impl Controller {
+    pub(super) const fn new() -> Self {
+        Self {
+            theta: START,
+            completed: 0,
+            in_time: 0,
+            wanted: 0,
+        }
+    }
+
+    /// In millionths of a request.
+    pub(super) const fn theta(&self) -> i64 {
+        self.theta
+    }
+
+    /// A request of a function of the high group is done.
+    pub(super) fn completed(&mut self, percentile: Percentile, in_time: bool) {
+        self.completed += 1;
+        self.in_time += u64::from(in_time);
+        self.wanted += u64::from(percentile.parts_per_million());
+    }
+
+    /// Looks whether the high group is too large for the pool. With fewer than 50 requests there is nothing to
+    /// see yet, and they count on.
+    pub(super) fn step(&mut self) {
+        if self.completed < COMPLETED_MIN {
+            return;
+        }
+        self.theta = if self.in_time * u64::from(WHOLE) < self.wanted {
+            self.theta * 9 / 10
+        } else {
+            (self.theta + INCREASE).min(HIGHEST)
+        };
+        self.completed = 0;
+        self.in_time = 0;
+        self.wanted = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stepped(controller: &mut Controller, completed: u64, in_time: u64) -> i64 {
+        for n in 0..completed {
+            controller.completed(Percentile::default(), n < in_time);
+        }
+        controller.step();
+        controller.theta()
+    }
+
+    #[test]
+    fn the_threshold_falls_by_a_tenth_below_the_percentile_and_rises_by_a_step_at_it() {
+        let mut controller = Controller::new();
+        assert_eq!(stepped(&mut controller, 100, 97), 900_000);
+        assert_eq!(stepped(&mut controller, 100, 98), 940_000);
+    }
+
+    #[test]
+    fn too_few_requests_count_on_until_there_are_fifty() {
+        let mut controller = Controller::new();
+        assert_eq!(stepped(&mut controller, 49, 0), START);
+        assert_eq!(stepped(&mut controller, 1, 1), 900_000);
+        assert_eq!(stepped(&mut controller, 49, 0), 900_000);
+    }
+
+    #[test]
+    fn the_threshold_stays_between_zero_and_ten_misses() {
+        let mut controller = Controller::new();
+        for _ in 0..1_000 {
+            stepped(&mut controller, 50, 50);
+        }
+        assert_eq!(controller.theta(), HIGHEST);
+        for _ in 0..1_000 {
+            stepped(&mut controller, 50, 0);
+        }
+        assert_eq!(controller.theta(), 0);
+    }
+
+    #[test]
+    fn functions_of_mixed_percentiles_are_held_to_the_mean_of_theirs() {
+        let (half, most) = (500_000, 980_000);
+        let run = |in_time: u64| {
+            let mut controller = Controller::new();
+            for n in 0..100 {
+                let ppm = if n % 2 == 0 { half } else { most };
+                controller.completed(Percentile::from_parts_per_million(ppm), n < in_time);
+            }
+            controller.step();
+            controller.theta()
+        };
+        assert_eq!(run(73), 900_000);
+        assert_eq!(run(74), 1_040_000);
+    }
+}

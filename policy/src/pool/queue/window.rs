@@ -1,0 +1,127 @@
+//! A function's outcomes over the last 10 minutes or 1000 requests, whichever is longer (papers 2.2).
+//!
+//! Without an end an old outage would keep a function back for ever. Outcomes are kept in buckets of at least a
+//! minute and at least 100 requests; the oldest goes when its last outcome is 10 minutes old and 1000 others
+//! remain. So the window reaches back 10 to 11 minutes or 1000 to 1100 requests, a function takes 16 buckets
+//! however many requests it has, and recording is O(1).
+
+use crate::{Span, Time};
+
+const REACH: Span = Span::from_secs(600);
+const REACH_REQUESTS: u64 = 1_000;
+const BUCKET: Span = Span::from_secs(60);
+const BUCKET_REQUESTS: u32 = 100;
+/// Buckets within reach are at most 12: each but the first began within the last 10 minutes, a minute or more
+/// after the one before; or holds 100 of the last 1000.
+const BUCKETS: usize = 16;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    newest: Time,
+    requests: u32,
+    in_time: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Window {
+    buckets: [Bucket; BUCKETS],
+    first: usize,
+    used: usize,
+    /// When the last bucket began.
+    began: Time,
+    requests: u64,
+    in_time: u64,
+}
+
+impl Window {
+    pub(super) const fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    pub(super) const fn in_time(&self) -> u64 {
+        self.in_time
+    }
+
+    pub(super) fn record(&mut self, now: Time, in_time: bool) {
+        self.refresh(now);
+        let full = self.used == 0 || {
+            let last = &self.buckets[(self.first + self.used - 1) % BUCKETS];
+            last.requests >= BUCKET_REQUESTS && now.since(self.began) >= BUCKET
+        };
+        if full {
+            debug_assert!(self.used < BUCKETS, "more buckets than can be in reach");
+            self.buckets[(self.first + self.used) % BUCKETS] = Bucket::default();
+            self.used += 1;
+            self.began = now;
+        }
+        let last = &mut self.buckets[(self.first + self.used - 1) % BUCKETS];
+        last.newest = now;
+        last.requests += 1;
+        last.in_time += u32::from(in_time);
+        self.requests += 1;
+        self.in_time += u64::from(in_time);
+    }
+
+    /// Forgets what is out of reach; whether anything was.
+    pub(super) fn refresh(&mut self, now: Time) -> bool {
+        let before = self.requests;
+        // With fewer there is nothing to forget, whatever its age.
+        while self.requests > REACH_REQUESTS {
+            let oldest = self.buckets[self.first];
+            let requests = self.requests - u64::from(oldest.requests);
+            if now.since(oldest.newest) <= REACH || requests < REACH_REQUESTS {
+                break;
+            }
+            self.requests = requests;
+            self.in_time -= u64::from(oldest.in_time);
+            self.first = (self.first + 1) % BUCKETS;
+            self.used -= 1;
+        }
+        self.requests != before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fed(gap: Span, requests: u64, in_time: impl Fn(u64) -> bool) -> Window {
+        let mut window = Window::default();
+        for n in 0..requests {
+            window.record(Time(gap.0 * n), in_time(n));
+            assert!(window.used <= 12, "{} buckets", window.used);
+        }
+        window
+    }
+
+    #[test]
+    fn a_busy_function_is_judged_by_ten_to_eleven_minutes() {
+        let gap = Span::from_millis(10);
+        let window = fed(gap, 200_000, |n| n >= 100_000);
+        assert!((60_000..=66_000).contains(&window.requests()));
+        assert_eq!(window.in_time(), window.requests());
+    }
+
+    #[test]
+    fn a_function_that_is_called_seldom_is_judged_by_1000_to_1100_requests() {
+        let gap = Span::from_secs(30);
+        let window = fed(gap, 5_000, |n| n % 2 == 0);
+        assert!((1_000..=1_100).contains(&window.requests()));
+        assert_eq!(window.in_time(), window.requests() / 2);
+    }
+
+    #[test]
+    fn an_outcome_alone_is_never_forgotten_for_its_age() {
+        let mut window = fed(Span::from_secs(1), 500, |_| false);
+        window.refresh(Time(u64::MAX));
+        assert_eq!((window.requests(), window.in_time()), (500, 0));
+    }
+
+    #[test]
+    fn time_alone_lets_what_is_more_than_1000_others_be_forgotten() {
+        let mut window = fed(Span::from_millis(20), 20_000, |_| true);
+        assert_eq!(window.requests(), 20_000);
+        window.refresh(Time::ZERO.after(Span::from_secs(3_600)));
+        assert!((1_000..5_000).contains(&window.requests()));
+    }
+}

@@ -1,0 +1,113 @@
+//! The memory of one slot, counted in bytes.
+//!
+//! All that the decisions ask is whether so many bytes are free and how many more would have to be; an allocator
+//! of blocks can answer the same two questions in its place.
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    capacity: u64,
+    /// Of it, taken by models.
+    used: u64,
+    /// Of it, taken for good by context residues.
+    residue: u64,
+}
+
+impl Memory {
+    pub(super) const fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            used: 0,
+            residue: 0,
+        }
+    }
+
+    pub(super) const fn free(&self) -> u64 {
+        self.capacity - self.used - self.residue
+    }
+
+    pub(super) const fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(super) const fn residue(&self) -> u64 {
+        self.residue
+    }
+
+    /// How many bytes have to be freed for so many more.
+    pub(super) const fn need(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(self.free())
+    }
+
+    /// Whether so many bytes fit when no model is there.
+    pub(super) const fn holds(&self, bytes: u64) -> bool {
+        bytes <= self.capacity - self.residue
+    }
+
+    pub(super) const fn take(&mut self, bytes: u64) {
+        self.used += bytes;
+    }
+
+    pub(super) const fn give(&mut self, bytes: u64) {
+        self.used -= bytes;
+    }
+
+    pub(super) const fn take_for_good(&mut self, bytes: u64) {
+        self.residue += bytes;
+    }
+
+    pub(super) const fn give_residue(&mut self, bytes: u64) {
+        self.residue -= bytes;
+    }
+}
+
+/// Recent busy time: every half-life what was counts half.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    level: u64,
+    period: u64,
+}
+
+impl Load {
+    pub(super) const fn at(&self, period: u64) -> u64 {
+        let passed = period.saturating_sub(self.period);
+        if passed < 64 { self.level >> passed } else { 0 }
+    }
+
+    pub(super) const fn add(&mut self, period: u64, busy: u64) {
+        self.level = self.at(period).saturating_add(busy);
+        if period > self.period {
+            self.period = period;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_is_what_is_not_free() {
+        let mut memory = Memory::new(100);
+        memory.take_for_good(10);
+        memory.take(60);
+        assert_eq!(
+            (memory.free(), memory.need(20), memory.need(50)),
+            (30, 0, 20)
+        );
+        assert!(memory.holds(90) && !memory.holds(91));
+        memory.give(60);
+        assert_eq!(memory.need(90), 0);
+    }
+
+    #[test]
+    fn past_load_counts_half_after_each_half_life() {
+        let mut load = Load::default();
+        load.add(0, 800);
+        assert_eq!(
+            [load.at(0), load.at(1), load.at(3), load.at(100)],
+            [800, 400, 100, 0]
+        );
+        load.add(1, 10);
+        assert_eq!(load.at(2), 205);
+    }
+}

@@ -1,0 +1,274 @@
+//! Algorithm 1 (M2.15, papers 2.3) and what stands in its place.
+
+use std::cmp::Reverse;
+
+use super::copies::Function;
+use super::decision::{Decision, Run, RunReason, Source, WaitReason};
+use super::settings::{Binding, Patience, Placement, Swap};
+use super::{Pool, bits};
+use crate::pool::{FunctionId, SlotId};
+use crate::{Span, Time};
+
+/// How good a slot's path to the host is: the `c` of papers 2.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Path {
+    Quiet,
+    BesideLight,
+    BesideHeavy,
+}
+
+impl Pool {
+    /// Chooses without changing anything but how long the function has been patient.
+    pub(super) fn choose(&mut self, id: FunctionId, random: u64) -> Result<Run, Decision> {
+        let Some(entry) = self.function(id) else {
+            return Err(wait(WaitReason::NoSuchFunction));
+        };
+        let allowed = match self.settings.binding {
+            Binding::Pool => u64::MAX,
+            Binding::Process if entry.instances == 0 => return Err(wait(WaitReason::NoInstance)),
+            Binding::Process => entry.instances,
+        };
+        let held = entry.hosts | entry.loading | entry.leaving;
+        let idle = self.idle & allowed & !entry.leaving;
+        if self.settings.swap == Swap::Off {
+            return self.choose_bound(entry, idle, held, random).map_err(wait);
+        }
+        if idle == 0 {
+            return Err(wait(WaitReason::NoSlotFree));
+        }
+        let resident = entry.hosts & idle;
+        if entry.model.writes && held != 0 {
+            return match resident {
+                0 => Err(wait(WaitReason::OneCopyBusy)),
+                _ => Ok(run(
+                    resident.trailing_zeros(),
+                    Source::Resident,
+                    RunReason::Resident,
+                )),
+            };
+        }
+        match self.settings.placement {
+            Placement::InterferenceAware => {}
+            Placement::ResidentElseRandom if resident != 0 => {}
+            Placement::Random | Placement::ResidentElseRandom => {
+                return self.choose_random(entry, idle, random).map_err(wait);
+            }
+        }
+        if resident != 0 {
+            // With one copy there is nothing to compare.
+            let slot = bits(resident)
+                .min_by_key(|&slot| {
+                    let light = self.slots[slot as usize].light;
+                    (light, self.copy(id, slot).used, slot)
+                })
+                .unwrap_or_default();
+            return Ok(run(slot, Source::Resident, RunReason::Resident));
+        }
+        if let Some((slot, source)) = self.choose_link(entry, idle) {
+            return Ok(run(slot, Source::Slot(SlotId(source)), RunReason::Link));
+        }
+        let (slot, path) = self.choose_path(entry, idle).map_err(wait)?;
+        if path == Path::BesideHeavy
+            && entry.model.heavy
+            && let Some(until) = self.patience(entry, slot, allowed)
+        {
+            self.entry_mut(id).patient_until = Some(until);
+            return Err(Decision::Wait {
+                reason: WaitReason::Contention,
+                until: Some(until),
+            });
+        }
+        let reason = match path {
+            Path::Quiet => RunReason::QuietPath,
+            Path::BesideLight => RunReason::BesideLight,
+            Path::BesideHeavy => RunReason::BesideHeavy,
+        };
+        Ok(run(slot, Source::Host, reason))
+    }
+
+    /// Whether a slot can take the model, evicting what may give way.
+    fn takes(&self, entry: &Function, slot: u32) -> bool {
+        let at = &self.slots[slot as usize];
+        let need = at.memory.need(entry.model.bytes);
+        need <= at.evictable && (need == 0 || self.may_evict_for(entry))
+    }
+
+    /// Whether others may give way to this function: always in a pool; with bound processes only if its weights
+    /// are nowhere, or can leave where they are.
+    fn may_evict_for(&self, entry: &Function) -> bool {
+        let Binding::Process = self.settings.binding else {
+            return true;
+        };
+        entry.loading | entry.leaving == 0 && !self.runs_somewhere(entry)
+    }
+
+    fn runs_somewhere(&self, entry: &Function) -> bool {
+        bits(entry.hosts).any(|slot| self.copy(entry.id, slot).running)
+    }
+
+    /// The slot with the fastest link to a copy, and where that copy is.
+    fn choose_link(&self, entry: &Function, idle: u64) -> Option<(u32, u32)> {
+        let slots = self.slots.len();
+        bits(entry.hosts)
+            .flat_map(|source| bits(idle).map(move |slot| (source, slot)))
+            .filter_map(|(source, slot)| {
+                let link = self.topology.links[source as usize * slots + slot as usize];
+                if link == 0 || !self.takes(entry, slot) {
+                    return None;
+                }
+                let quiet = self.path(slot) == Path::Quiet;
+                let free = self.slots[slot as usize].memory.free();
+                Some((link, quiet, free, Reverse(slot), Reverse(source)))
+            })
+            .max()
+            .map(|(.., Reverse(slot), Reverse(source))| (slot, source))
+    }
+
+    /// The slot with the best path to the host.
+    fn choose_path(&self, entry: &Function, idle: u64) -> Result<(u32, Path), WaitReason> {
+        let period = self.period();
+        bits(idle)
+            .filter(|&slot| self.takes(entry, slot))
+            .map(|slot| {
+                let at = &self.slots[slot as usize];
+                let evicts = at.memory.need(entry.model.bytes);
+                (self.path(slot), evicts, at.load.at(period), slot)
+            })
+            .min()
+            .map(|(path, .., slot)| (slot, path))
+            .ok_or_else(|| self.why_none_takes(entry))
+    }
+
+    fn choose_random(&self, entry: &Function, idle: u64, random: u64) -> Result<Run, WaitReason> {
+        // From a random one of the free slots on, the first that can take the model.
+        let chosen = random % u64::from(idle.count_ones());
+        let (mut seen, mut first) = (0, None);
+        for slot in bits(idle) {
+            let resident = entry.hosts >> slot & 1 == 1;
+            if resident || self.takes(entry, slot) {
+                let source = if resident {
+                    Source::Resident
+                } else {
+                    Source::Host
+                };
+                let run = run(slot, source, RunReason::Random);
+                if seen >= chosen {
+                    return Ok(run);
+                }
+                first = first.or(Some(run));
+            }
+            seen += 1;
+        }
+        first.ok_or_else(|| self.why_none_takes(entry))
+    }
+
+    /// Where the model is, and if it is nowhere, where it will stay: only where memory is free.
+    fn choose_bound(
+        &self,
+        entry: &Function,
+        idle: u64,
+        held: u64,
+        random: u64,
+    ) -> Result<Run, WaitReason> {
+        if held != 0 {
+            return match entry.hosts & idle {
+                0 => Err(WaitReason::BoundSlotBusy),
+                slots => Ok(run(
+                    slots.trailing_zeros(),
+                    Source::Resident,
+                    RunReason::Bound,
+                )),
+            };
+        }
+        if idle == 0 {
+            return Err(WaitReason::NoSlotFree);
+        }
+        let fits = bits(idle)
+            .filter(|&slot| self.slots[slot as usize].memory.need(entry.model.bytes) == 0)
+            .fold(0, |set, slot| set | 1 << slot);
+        if fits == 0 {
+            return Err(self.why_none_takes(entry));
+        }
+        let slot = match self.settings.placement {
+            Placement::InterferenceAware => self.choose_path(entry, fits)?.0,
+            Placement::Random | Placement::ResidentElseRandom => {
+                self.choose_random(entry, fits, random)?.slot.0
+            }
+        };
+        Ok(run(slot, Source::Host, RunReason::Bound))
+    }
+
+    fn why_none_takes(&self, entry: &Function) -> WaitReason {
+        let bytes = entry.model.bytes;
+        let allowed = match self.settings.binding {
+            Binding::Pool => u64::MAX,
+            Binding::Process => entry.instances,
+        };
+        let ever = (0_u32..)
+            .zip(&self.slots)
+            .any(|(slot, at)| allowed >> slot & 1 == 1 && at.memory.holds(bytes));
+        if !ever {
+            WaitReason::NeverFits
+        } else if self.settings.swap == Swap::On && !self.may_evict_for(entry) {
+            WaitReason::SecondCopy
+        } else {
+            WaitReason::Blocked
+        }
+    }
+
+    /// Who loads over the same path to the host. What comes over a link of its own does not count.
+    fn path(&self, slot: u32) -> Path {
+        bits(self.topology.neighbours[slot as usize])
+            .filter_map(|neighbour| self.slots[neighbour as usize].running)
+            .filter(|running| running.loading == Some(Source::Host))
+            .map(|running| match self.entry(running.function).model.heavy {
+                false => Path::BesideLight,
+                true => Path::BesideHeavy,
+            })
+            .max()
+            .unwrap_or(Path::Quiet)
+    }
+
+    /// Until when it pays to wait for another slot rather than load on this one beside a heavy model.
+    fn patience(&self, entry: &Function, slot: u32, allowed: u64) -> Option<Time> {
+        let Patience::QuarterOfContention { slowdown_percent } = self.settings.patience else {
+            return None;
+        };
+        let neighbour_loads = bits(self.topology.neighbours[slot as usize])
+            .filter_map(|neighbour| self.slots[neighbour as usize].running)
+            .filter(|running| running.loading == Some(Source::Host))
+            .filter(|running| self.entry(running.function).model.heavy)
+            .map(|running| running.ends.since(self.now))
+            .max()?;
+        let together = neighbour_loads.min(entry.model.swapped);
+        let cost = u128::from(together.0) * u128::from(slowdown_percent) / 100;
+        let worth = Span(u64::try_from(cost / 4).unwrap_or(u64::MAX));
+        // What was worth the wait when it began is the most that it may last.
+        let until = entry.patient_until.unwrap_or_else(|| self.now.after(worth));
+        let better = bits(allowed & !self.idle & self.in_use())
+            .filter(|&other| self.path(other) < Path::BesideHeavy)
+            .filter_map(|other| self.slots[other as usize].running)
+            .map(|running| running.ends)
+            .min()?;
+        (self.now < until && better <= until).then_some(until)
+    }
+
+    fn in_use(&self) -> u64 {
+        u64::MAX >> (64 - self.slots.len())
+    }
+}
+
+const fn run(slot: u32, source: Source, reason: RunReason) -> Run {
+    Run {
+        slot: SlotId(slot),
+        source,
+        reason,
+    }
+}
+
+const fn wait(reason: WaitReason) -> Decision {
+    Decision::Wait {
+        reason,
+        until: None,
+    }
+}
