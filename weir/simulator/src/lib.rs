@@ -8,6 +8,7 @@
 //! | [`agenda`] | events in the order of time |
 //! | [`claims`] | what the papers say, and whether it comes out here |
 //! | [`generate`] | workloads made up by rule |
+//! | [`node`] | nodes whose GPUs many functions share |
 //! | [`random`] | random numbers in streams of their own |
 //! | [`report`] | the whole result as one page |
 //! | [`statistics`] | what came of a run, and of several seeds |
@@ -17,6 +18,7 @@
 pub mod agenda;
 pub mod claims;
 pub mod generate;
+pub mod node;
 pub mod random;
 pub mod report;
 pub mod statistics;

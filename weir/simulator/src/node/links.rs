@@ -1,0 +1,215 @@
+//! Loads over the paths of a node.
+//!
+//! Slots that share a path to the host share its rate: k loads at once run at 1 / (1 + s · (k − 1)) of what each has
+//! alone, s the contention (workloads 9). Whoever starts or ends changes the speed of the others: what is left of
+//! each is kept in time alone on the path, and its end is told anew. A load from another slot has its link to itself.
+
+use policy::{Span, Time};
+
+/// A load under way.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    /// What is left of it, in ns alone on its path, as of `since`.
+    left: f64,
+    since: Time,
+    /// Alone: not over a path to the host.
+    alone: bool,
+    /// Tells ends that were foretold before the speed changed from those that hold.
+    version: u32,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Links {
+    contention: f64,
+    /// Slots of the same path, as sets, itself included.
+    paths: Vec<u64>,
+    loads: Vec<Option<Load>>,
+    /// Versions go on when a load ends.
+    versions: Vec<u32>,
+}
+
+/// When a slot's load will end if nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Which slot.
+    pub slot: u32,
+    /// When.
+    pub at: Time,
+    /// For [`Links::ends`].
+    pub version: u32,
+}
+
+impl Links {
+    /// Paths of a node with so many slots; `pairs` share theirs.
+    #[must_use]
+    pub fn new(slots: usize, pairs: &[[u32; 2]], contention: f64) -> Self {
+        let mut paths: Vec<u64> = (0..slots).map(|slot| 1 << slot).collect();
+        for &[one, other] in pairs {
+            paths[one as usize] |= 1 << other;
+            paths[other as usize] |= 1 << one;
+        }
+        Self {
+            contention,
+            paths,
+            loads: vec![None; slots],
+            versions: vec![0; slots],
+        }
+    }
+
+    fn speed(&self, slot: u32) -> f64 {
+        let neighbours = bits(self.paths[slot as usize]);
+        let loading = neighbours
+            .filter(|&other| self.loads[other as usize].is_some_and(|load| !load.alone))
+            .count();
+        #[expect(clippy::cast_precision_loss, reason = "64 at most")]
+        let others = loading.saturating_sub(1) as f64;
+        1.0 / (1.0 + self.contention * others)
+    }
+
+    /// What is left of the loads of a path, as of now.
+    fn settle(&mut self, slot: u32, now: Time) {
+        for other in bits(self.paths[slot as usize]) {
+            let speed = self.speed(other);
+            if let Some(load) = &mut self.loads[other as usize]
+                && !load.alone
+            {
+                load.left = (load.left - float(now.since(load.since)) * speed).max(0.0);
+                load.since = now;
+            }
+        }
+    }
+
+    /// Foretells the ends of a path's loads.
+    fn foretell(&mut self, slot: u32, ends: &mut Vec<End>) {
+        for other in bits(self.paths[slot as usize]) {
+            let speed = self.speed(other);
+            if let Some(load) = &mut self.loads[other as usize]
+                && !load.alone
+            {
+                self.versions[other as usize] += 1;
+                load.version = self.versions[other as usize];
+                ends.push(End {
+                    slot: other,
+                    at: load.since.after(super::hardware::nanos(load.left / speed)),
+                    version: load.version,
+                });
+            }
+        }
+    }
+
+    /// A load from the host begins, which takes so long alone; the ends that change are added.
+    pub fn from_host(&mut self, now: Time, slot: u32, alone: Span, ends: &mut Vec<End>) {
+        self.settle(slot, now);
+        self.loads[slot as usize] = Some(Load {
+            left: float(alone),
+            since: now,
+            alone: false,
+            version: 0,
+        });
+        self.foretell(slot, ends);
+    }
+
+    /// A load from another slot begins, which takes so long.
+    pub fn from_slot(&mut self, now: Time, slot: u32, takes: Span, ends: &mut Vec<End>) {
+        self.versions[slot as usize] += 1;
+        let version = self.versions[slot as usize];
+        self.loads[slot as usize] = Some(Load {
+            left: 0.0,
+            since: now,
+            alone: true,
+            version,
+        });
+        ends.push(End {
+            slot,
+            at: now.after(takes),
+            version,
+        });
+    }
+
+    /// Whether that end still holds; if so the load is over, and the ends of others that change are added.
+    pub fn ends(&mut self, now: Time, slot: u32, version: u32, ends: &mut Vec<End>) -> bool {
+        let Some(load) = self.loads[slot as usize].filter(|load| load.version == version) else {
+            return false;
+        };
+        if load.alone {
+            self.loads[slot as usize] = None;
+            return true;
+        }
+        self.settle(slot, now);
+        self.loads[slot as usize] = None;
+        self.foretell(slot, ends);
+        true
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53 ns")]
+const fn float(span: Span) -> f64 {
+    span.0 as f64
+}
+
+fn bits(mut set: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let slot = set.trailing_zeros();
+        set &= set.wrapping_sub(1);
+        (slot < 64).then_some(slot)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn last(ends: &[End], slot: u32) -> End {
+        *ends.iter().rev().find(|end| end.slot == slot).unwrap()
+    }
+
+    #[test]
+    fn two_on_a_path_slow_each_other_while_both_load() {
+        let mut links = Links::new(4, &[[0, 1], [2, 3]], 0.6);
+        let mut ends = Vec::new();
+        links.from_host(Time(0), 0, Span(10 * MS), &mut ends);
+        assert_eq!(last(&ends, 0).at, Time(10 * MS));
+        let first = last(&ends, 0);
+        // Half is left when the other begins: 5 ms at 1/1.6 are 8 ms.
+        links.from_host(Time(5 * MS), 1, Span(20 * MS), &mut ends);
+        assert!(!links.ends(first.at, 0, first.version, &mut ends));
+        let first = last(&ends, 0);
+        assert_eq!(first.at, Time(13 * MS));
+        // The other has done 5 of 20 ms by then.
+        assert!(links.ends(first.at, 0, first.version, &mut ends));
+        assert_eq!(last(&ends, 1).at, Time(28 * MS));
+        // Neither another pair nor a link between GPUs changes it.
+        links.from_host(Time(14 * MS), 2, Span(5 * MS), &mut ends);
+        links.from_slot(Time(14 * MS), 0, Span(3 * MS), &mut ends);
+        assert_eq!(last(&ends, 2).at, Time(19 * MS));
+        assert_eq!(last(&ends, 0).at, Time(17 * MS));
+        let other = last(&ends, 1);
+        assert!(links.ends(other.at, 1, other.version, &mut ends));
+    }
+
+    /// Torpor Table 3: Bert-qa, whose load is the longest, against a ResNet-152 that swaps all the time.
+    #[test]
+    fn work_is_conserved_however_loads_interleave() {
+        let mut links = Links::new(2, &[[0, 1]], 0.6);
+        let mut ends = Vec::new();
+        let (mut now, mut alone) = (0, 0);
+        links.from_host(Time(0), 0, Span(100 * MS), &mut ends);
+        loop {
+            links.from_host(Time(now), 1, Span(7 * MS), &mut ends);
+            let (one, other) = (last(&ends, 0), last(&ends, 1));
+            let next = one.at.min(other.at);
+            alone += (next.0 - now) * 10 / 16;
+            now = next.0;
+            if one.at <= other.at {
+                assert!(links.ends(one.at, 0, one.version, &mut ends));
+                break;
+            }
+            assert!(links.ends(other.at, 1, other.version, &mut ends));
+        }
+        assert!(alone.abs_diff(100 * MS) < 100, "{alone}");
+        assert!(now.abs_diff(160 * MS) < 100, "{now}");
+    }
+}
