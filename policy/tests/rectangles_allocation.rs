@@ -11,7 +11,7 @@ use rectangles_random::Random;
 /// Pods of the profiling grid come and go; answers how many were placed.
 fn work(packer: &mut Rectangles, random: &mut Random) -> u32 {
     let mut placed = 0;
-    for _ in 0..20_000 {
+    for _ in 0..6_000 {
         let instance = InstanceId(random.below(120));
         if packer.remove(instance).is_some() {
             continue;
@@ -50,7 +50,7 @@ fn a_warm_packer_allocates_nothing() {
         let mut placed = 0;
         let counted = allocation_counter::measure(|| placed = work(&mut packer, &mut random));
         println!("{warm} and {placed} placed, {counted:?}");
-        assert!(placed > 5_000);
+        assert!(placed > 1_500);
         assert_eq!(counted.count_total, 0, "{counted:?}");
     }
 }

@@ -4,6 +4,8 @@
 
 mod rectangles_random;
 
+use std::cmp::Reverse;
+
 use policy::footprint::Footprint;
 use policy::rectangles::{
     Action, Freed, FunctionId, InstanceId, PlaceReason, Pod, Rectangle, Rectangles, Refusal,
@@ -389,7 +391,15 @@ fn run(
             model.remember(&gone, removed.restructured);
             if removed.restructured {
                 seen.restructured += 1;
+                let before = model.grid(gone.slot).maximal();
                 model.follow(&packer, gone.slot);
+                let after = model.grid(gone.slot).maximal();
+                let rank = |free: &[Rectangle]| {
+                    let largest = free.iter().map(Rectangle::area).max();
+                    (largest, Reverse(free.len()))
+                };
+                let only_if_better = settings.restructuring.only_if_better;
+                assert!(!only_if_better || rank(&after) > rank(&before));
             }
             assert_eq!(packer.remove(gone.instance), None);
         } else if draw < 98 {

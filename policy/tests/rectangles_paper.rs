@@ -71,6 +71,31 @@ fn the_eight_pods_fit_one_gpu_by_descending_area_and_two_as_printed() {
     assert_eq!(slots_for(by_area, &PRINTED), 1);
 }
 
+/// After a restart the packer is told where pods are, in whatever order: rectangles that leave no room for the
+/// next are laid out anew.
+#[test]
+fn pods_that_are_known_to_be_on_a_slot_are_laid_out_until_they_fit() {
+    let mut packer = Rectangles::new(whole_window(Order::Arrival)).unwrap();
+    packer.add_slot(SlotId(0), MEMORY).unwrap();
+    for (instance, shape) in (0..).map(InstanceId).zip(PRINTED) {
+        let placed = packer.place_on(SlotId(0), instance, &pod(shape)).unwrap();
+        assert_eq!(
+            packer.place_of(instance),
+            Some((SlotId(0), placed.rectangle))
+        );
+    }
+    let pods: Vec<_> = packer.pods(SlotId(0)).collect();
+    assert_eq!(pods.len(), 8);
+    for (at, (_, one)) in pods.iter().enumerate() {
+        assert!(pods[..at].iter().all(|(_, other)| !one.overlaps(other)));
+    }
+    assert_eq!(
+        packer.place_on(SlotId(0), InstanceId(8), &pod(RESNET)),
+        Err(Refusal::NoArea)
+    );
+    assert_eq!(packer.pods(SlotId(0)).collect::<Vec<_>>(), pods);
+}
+
 /// 98.4 % of the area cannot fit 90 % of it, and two suffice.
 #[test]
 fn the_eight_pods_need_two_gpus_where_a_tenth_of_the_window_stays_free() {

@@ -167,8 +167,8 @@ impl Slot {
         adopt
     }
 
-    /// Makes room for a shape by placing all pods again together with it. Answers where it fits then;
-    /// without an answer nothing has changed.
+    /// Makes room for a shape by placing all pods again together with it. Answers where it is to be put then,
+    /// which is not among what is free any more; without an answer nothing has changed.
     pub(super) fn make_room(
         &mut self,
         width: u32,
@@ -177,8 +177,6 @@ impl Slot {
     ) -> Option<Rectangle> {
         let room = self.lay_out(Some((width, height)), scratch)?;
         self.adopt(scratch);
-        // Not the shape itself, which is put by the caller.
-        self.measure_free(scratch);
         Some(room)
     }
 
