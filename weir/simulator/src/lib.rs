@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`agenda`] | events in the order of time |
 //! | [`claims`] | what the papers say, and whether it comes out here |
+//! | [`experiments`] | the papers' experiments |
 //! | [`generate`] | workloads made up by rule |
 //! | [`node`] | nodes whose GPUs many functions share |
 //! | [`random`] | random numbers in streams of their own |
@@ -17,6 +18,7 @@
 
 pub mod agenda;
 pub mod claims;
+pub mod experiments;
 pub mod generate;
 pub mod node;
 pub mod random;

@@ -25,6 +25,6 @@ pub mod run;
 pub mod settings;
 
 pub use hardware::{Hardware, HardwareError, ModelTimes};
-pub use outcome::{FunctionOutcome, NodeOutcome, Outcome};
-pub use run::{RunError, run};
-pub use settings::{Hops, Noise, Settings};
+pub use outcome::{FunctionOutcome, NodeOutcome, Outcome, Taken};
+pub use run::{Counted, RunError, run};
+pub use settings::{Hops, Hosting, Noise, Settings};
