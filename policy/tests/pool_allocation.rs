@@ -71,6 +71,58 @@ impl Node {
         node
     }
 
+    /// All functions wait at once, in the low group and in the high one, on time and late: no group will ever be
+    /// larger.
+    fn warm(&mut self) {
+        for in_time in [false, true] {
+            for function in (0..FUNCTIONS).map(FunctionId) {
+                for _ in 0..300 {
+                    self.queue.completed(Time(self.now), function, in_time);
+                }
+            }
+            // A step of the groups, then what turns a head late, then what makes it aged.
+            self.now += 6_000 * MS;
+            let mut tickets = Vec::new();
+            for function in (0..FUNCTIONS).map(FunctionId) {
+                let (now, due) = (Time(self.now), Time(self.now + 80 * MS));
+                let ticket = self.queue.arrive(now, function, RequestId(0), due);
+                tickets.push(ticket.unwrap());
+            }
+            for _ in 0..3 {
+                self.now += 500 * MS;
+                self.queue.next(Time(self.now));
+            }
+            for ticket in tickets {
+                self.queue.cancel(Time(self.now), ticket);
+            }
+        }
+    }
+
+    /// Each slot holds as many models as it can, light, heavy and both: no order of eviction will ever be longer.
+    fn fill(&mut self) {
+        for slot in (0..4).map(SlotId) {
+            for models in [
+                [0, 1, 2, 3, 3, 3, 3, 3],
+                [4, 5, 6, 7, 7, 7, 7, 7],
+                [3, 0, 1, 4, 2, 5, 6, 7],
+            ] {
+                let of = |model| {
+                    (0..FUNCTIONS)
+                        .filter(move |n| n % 8 == model)
+                        .map(FunctionId)
+                };
+                for function in models.into_iter().flat_map(of) {
+                    // One that has no room or is there already is nothing to warm with.
+                    self.pool.adopt(function, slot).ok();
+                }
+                for function in (0..FUNCTIONS).map(FunctionId) {
+                    self.pool.unload(function, slot, &mut self.evicted);
+                }
+            }
+        }
+        self.evicted.clear();
+    }
+
     /// Requests come somewhat faster than four slots serve them; half of the time a little slower.
     fn work(&mut self, requests: u64) {
         for _ in 0..requests {
@@ -144,6 +196,8 @@ fn a_warm_pool_allocates_nothing() {
     let presets = Preset::ALL.map(|preset| (preset, false));
     for (preset, least_work) in presets.into_iter().chain([(Preset::Adaptive, true)]) {
         let mut node = Node::new(preset, least_work);
+        node.warm();
+        node.fill();
         node.work(60_000);
         let before = (node.evictions, node.late);
         let counted = allocation_counter::measure(|| node.work(40_000));

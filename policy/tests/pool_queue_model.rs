@@ -257,7 +257,8 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Met {
         if n % 500 == 0 {
             gap = [2 * MS, 30 * MS, 200 * MS, 3 * SECOND][random.index(4)];
         }
-        now += random.below(2 * gap);
+        // On a grid, so that things also happen at the very moment at which others turn late or are aged.
+        now += random.below(2 * gap) / MS * MS;
         let asked = if random.below(50) == 0 {
             now - 5 * MS
         } else {

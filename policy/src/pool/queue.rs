@@ -17,7 +17,8 @@
 //! - a request turns late once; [`Queue::set_estimate`] is O(requests that it turns).
 //!
 //! No wake-up is asked for: what time alone changes is made up for at the next call. A clock that steps back
-//! stands still. Nothing is allocated once as many requests have waited before.
+//! stands still. Nothing is allocated once as many requests, and of as many functions in each group, have waited
+//! before.
 
 mod filing;
 mod line;

@@ -21,7 +21,8 @@
 //! [`Pool::schedule`] takes the slot and makes the room at once: the caller frees what is evicted, loads, and tells
 //! [`Pool::loaded`] and [`Pool::finished`], or [`Pool::abandon`] if it came to nothing. It costs O(slots · copies of
 //! the model) and O(log functions) for each victim; the others O(copies · log functions). A pool has at
-//! most [`SLOTS_MAX`] slots. Nothing is allocated per request once warm. A clock that steps back stands still.
+//! most [`SLOTS_MAX`] slots. Nothing is allocated once each slot has held as many models before. A clock that
+//! steps back stands still.
 
 mod copies;
 mod decision;
