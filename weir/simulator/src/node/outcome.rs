@@ -30,6 +30,8 @@ pub struct FunctionOutcome {
     pub loads: u64,
     /// No process or memory was ever there for it.
     pub refused: u64,
+    /// What it is charged for the whole run, warm-up included, in time of a GPU (M2.18).
+    pub charged: Span,
 }
 
 impl FunctionOutcome {

@@ -1,5 +1,10 @@
 //! The loop over events.
 
+use std::collections::HashMap;
+
+use policy::pool::billing::Bill;
+use policy::pool::keepalive::IdleHistogram;
+use policy::pool::nodes::{LoadPerSecond, NodeId, Nodes, PlaceError};
 use policy::pool::queue::{Queue, Ticket};
 use policy::pool::slots::{Binding, Decision, Evicted, Model, Source, Swap, WaitReason};
 use policy::pool::{FunctionId, Pool, Refusal, SlotId};
@@ -48,12 +53,9 @@ pub enum RunError {
         /// Those that there are.
         allowed: String,
     },
-    /// A function has no objective.
-    #[error("function {function} has no objective")]
-    NoObjective {
-        /// Which.
-        function: String,
-    },
+    /// There are more functions than policy has ids for.
+    #[error("more functions than {}", policy::pool::IDS_MAX)]
+    TooMany,
 }
 
 impl From<Refusal> for RunError {
@@ -62,23 +64,57 @@ impl From<Refusal> for RunError {
     }
 }
 
-/// What is known of a function.
+/// What is known of a function. On a node it has a number of its own, so that tables are as long as what is there.
 struct Function {
     model: usize,
     objective: Span,
     /// Execution where its model is, without noise.
     execution: Span,
-    /// The node that serves it.
-    node: u32,
-    /// It has no place and never runs.
-    refused: bool,
+    /// The nodes that hold it, and its number on each.
+    places: [Option<(u32, u32)>; 2],
     noise: Stream,
+    bill: Bill,
+}
+
+/// A function of a node.
+struct Local {
+    function: u32,
+    /// No room was ever found for it.
+    refused: bool,
+    alive: Alive,
+}
+
+/// Whether a function has a process, where processes come and go.
+#[derive(Debug)]
+enum Alive {
+    /// It always has.
+    Always,
+    /// It has none.
+    Cold,
+    /// It has one on this slot from then on.
+    Starting { slot: SlotId },
+    /// It has one.
+    Warm { slot: SlotId },
+}
+
+/// The history of a function that is kept alive by it.
+struct History {
+    histogram: IdleHistogram,
+    /// Requests that are on the node.
+    present: u32,
+    idle_since: Option<Time>,
+    /// Tells ends of keep-alive that hold from others.
+    version: u32,
 }
 
 /// A request on a slot.
 #[derive(Clone, Copy)]
 struct Request {
     function: u32,
+    /// Its number on the node.
+    local: u32,
+    /// What the router was told that it takes.
+    work: Span,
     arrival: Time,
     objective: Span,
     since: Time,
@@ -102,7 +138,18 @@ enum Event {
     Finished { node: u32, slot: u32 },
     /// A request that could run and waits for a better slot asks again.
     Again { node: u32 },
+    /// A process is ready.
+    Ready { node: u32, local: u32 },
+    /// A process has been idle for as long as it may.
+    Expires { node: u32, local: u32, version: u32 },
+    /// Nothing runs for a function that is expected soon.
+    Expected { node: u32, local: u32, version: u32 },
 }
+
+/// Idle times of fewer requests say nothing (M2.21).
+const IDLE_TIMES_MIN: u64 = 5;
+/// So long a process is kept until then.
+const FIXED_KEEP_ALIVE: Span = Span::from_secs(600);
 
 struct Node {
     queue: Queue,
@@ -110,6 +157,11 @@ struct Node {
     links: Links,
     running: Vec<Option<Request>>,
     held: Vec<FunctionId>,
+    locals: Vec<Local>,
+    /// By function of the node, where processes are kept alive by history.
+    histories: Vec<History>,
+    /// What waiting requests ask for that differs from their function's.
+    stated: HashMap<RequestId, Span>,
     outcome: NodeOutcome,
     random: u64,
     requests: u64,
@@ -122,7 +174,8 @@ struct Run<'a> {
     agenda: Agenda<Event>,
     functions: Vec<Function>,
     nodes: Vec<Node>,
-    /// Arrival and objective of waiting requests by their number on the node are in the queue; what they ask for is here.
+    /// Which node serves whom.
+    cluster: Nodes,
     outcome: Outcome,
     in_flight: u64,
     evicted: Vec<Evicted>,
@@ -204,19 +257,46 @@ impl<'a> Run<'a> {
                 model,
                 objective: info.objective.unwrap_or(Span(u64::MAX / 4)),
                 execution: millis(execution),
-                node: at % settings.nodes,
-                refused: false,
+                places: [None; 2],
                 noise: streams.stream(Purpose::Noise, at),
+                bill: Bill::default(),
             });
         }
+        let mut cluster = Nodes::default();
+        for _ in 0..settings.nodes {
+            let slots = u32::try_from(hardware.node.slots).unwrap_or(u32::MAX);
+            cluster.add_node(slots, nanos(hardware.node.host_gb * 1e9).0);
+        }
+        let mut held = vec![Vec::new(); settings.nodes as usize];
+        for (at, info) in (0..).zip(&workload.functions) {
+            let own = &mut functions[at as usize];
+            let per_second = info.per_minute.unwrap_or(1.0) / 60.0;
+            let takes = hardware.swapped_alone(own.model);
+            let load = LoadPerSecond(scaled(takes, per_second));
+            match cluster.place(FunctionId(at), hardware.of_pool(own.model).bytes, load) {
+                Ok((first, second)) => {
+                    for (place, node) in own.places.iter_mut().zip([Some(first), second]) {
+                        if let Some(NodeId(node)) = node {
+                            let locals: &mut Vec<u32> = &mut held[node as usize];
+                            *place = Some((node, u32::try_from(locals.len()).unwrap_or(u32::MAX)));
+                            locals.push(at);
+                            own.bill.resident(Time::ZERO);
+                        }
+                    }
+                }
+                Err(PlaceError::NoHostMemory) => {}
+                Err(_) => return Err(RunError::TooMany),
+            }
+        }
         let mut nodes = Vec::new();
-        for node in 0..settings.nodes {
+        for (node, held) in (0..).zip(held) {
             nodes.push(Node::new(
                 hardware,
                 settings,
                 node,
                 streams.seed(),
-                &mut functions,
+                held,
+                &functions,
             )?);
         }
         let outcome = Outcome {
@@ -238,6 +318,7 @@ impl<'a> Run<'a> {
             agenda: Agenda::new(),
             functions,
             nodes,
+            cluster,
             outcome,
             in_flight: 0,
             evicted: Vec::new(),
@@ -249,7 +330,7 @@ impl<'a> Run<'a> {
         self.outcome.arrived += 1;
         let own = &self.functions[arrival.function as usize];
         let objective = arrival.objective.unwrap_or(own.objective);
-        if own.refused {
+        if own.places[0].is_none() {
             if arrival.at >= self.span.from {
                 let counted = &mut self.outcome.functions[arrival.function as usize];
                 counted.requests += 1;
@@ -281,18 +362,8 @@ impl<'a> Run<'a> {
                 function,
                 arrival,
                 objective,
-                work: _,
-            } => {
-                let node = self.functions[function as usize].node;
-                let own = &mut self.nodes[node as usize];
-                own.requests += 1;
-                // The answer has to be on its way back by then.
-                let due = arrival.after(objective).before(self.settings.hops.back);
-                let request = RequestId(own.requests);
-                let entered = own.queue.arrive(now, FunctionId(function), request, due);
-                debug_assert!(entered.is_ok(), "every function was added");
-                self.dispatch(node);
-            }
+                work,
+            } => self.reach(function, arrival, objective, work),
             Event::Loaded { node, end } => {
                 let own = &mut self.nodes[node as usize];
                 self.ends.clear();
@@ -306,6 +377,151 @@ impl<'a> Run<'a> {
                 self.dispatch(node);
             }
             Event::Again { node } => self.dispatch(node),
+            Event::Ready { node, local } => {
+                let own = &mut self.nodes[node as usize];
+                if let Alive::Starting { slot } = own.locals[local as usize].alive {
+                    own.locals[local as usize].alive = Alive::Warm { slot };
+                    own.queue.release(now, FunctionId(local));
+                    if own.histories[local as usize].present == 0 {
+                        self.idles(node, local);
+                    }
+                    self.dispatch(node);
+                }
+            }
+            Event::Expires {
+                node,
+                local,
+                version,
+            } => self.expire(node, local, version),
+            Event::Expected {
+                node,
+                local,
+                version,
+            } => {
+                if self.nodes[node as usize].histories[local as usize].version == version {
+                    self.begin_process(node, local);
+                }
+            }
+        }
+    }
+
+    /// A request comes to the nodes of its function.
+    fn reach(&mut self, function: u32, arrival: Time, objective: Span, work: Work) {
+        let now = self.agenda.now();
+        let own = &self.functions[function as usize];
+        let takes = match work {
+            Work::Service(span) => span,
+            Work::Unstated | Work::Tokens { .. } => own.execution,
+        };
+        let Some(NodeId(node)) = self.cluster.route(FunctionId(function), takes) else {
+            return;
+        };
+        let places = own.places.iter().flatten();
+        let Some(&(_, local)) = places.into_iter().find(|(at, _)| *at == node) else {
+            return;
+        };
+        let at = &mut self.nodes[node as usize];
+        if at.locals[local as usize].refused {
+            self.cluster.done(NodeId(node), takes);
+            self.in_flight -= 1;
+            if arrival >= self.span.from {
+                let counted = &mut self.outcome.functions[function as usize];
+                counted.requests += 1;
+                counted.late += 1;
+                counted.refused += 1;
+            }
+            return;
+        }
+        at.requests += 1;
+        let request = RequestId(at.requests);
+        if takes != own.execution {
+            at.stated.insert(request, takes);
+        }
+        // The answer has to be on its way back by then.
+        let due = arrival.after(objective).before(self.settings.hops.back);
+        let entered = at.queue.arrive(now, FunctionId(local), request, due);
+        debug_assert!(entered.is_ok(), "every function was added");
+        if self.settings.hosting == Hosting::KeptAlive {
+            let history = &mut at.histories[local as usize];
+            if let Some(since) = history.idle_since.take() {
+                history.histogram.record(now.since(since));
+                history.version += 1;
+            }
+            history.present += 1;
+            self.begin_process(node, local);
+        }
+        self.dispatch(node);
+    }
+
+    /// A function that has no process gets one, if a slot has room.
+    fn begin_process(&mut self, node: u32, local: u32) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        let entry = &mut own.locals[local as usize];
+        if !matches!(entry.alive, Alive::Cold) {
+            return;
+        }
+        let slots = u32::try_from(own.running.len()).unwrap_or(u32::MAX);
+        let id = FunctionId(local);
+        let room = (0..slots).find(|&slot| own.pool.adopt(id, SlotId(slot)).is_ok());
+        own.queue.hold(now, id);
+        let Some(slot) = room else { return };
+        entry.alive = Alive::Starting { slot: SlotId(slot) };
+        let function = &mut self.functions[entry.function as usize];
+        let sigma = self.settings.noise.cold_start;
+        let factor = function.noise.log_normal(0.0, sigma);
+        let takes = millis(self.hardware.models[function.model].cold_start_ms * factor);
+        self.agenda
+            .add(now.after(takes), Event::Ready { node, local });
+    }
+
+    /// Nothing of a function is there any more: how long its process stays.
+    fn idles(&mut self, node: u32, local: u32) {
+        let now = self.agenda.now();
+        let history = &mut self.nodes[node as usize].histories[local as usize];
+        history.idle_since = Some(now);
+        history.version += 1;
+        let (windows, version) = (history.histogram.windows(), history.version);
+        let expires = Event::Expires {
+            node,
+            local,
+            version,
+        };
+        if windows.load_after > Span::ZERO {
+            self.agenda.add(now, expires);
+            let expected = Event::Expected {
+                node,
+                local,
+                version,
+            };
+            self.agenda.add(now.after(windows.load_after), expected);
+        } else {
+            self.agenda.add(now.after(windows.unload_after), expires);
+        }
+    }
+
+    fn expire(&mut self, node: u32, local: u32, version: u32) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        let history = &own.histories[local as usize];
+        let Alive::Warm { slot } = own.locals[local as usize].alive else {
+            return;
+        };
+        if history.version != version || history.present > 0 {
+            return;
+        }
+        self.evicted.clear();
+        if own.pool.unload(FunctionId(local), slot, &mut self.evicted) {
+            own.locals[local as usize].alive = Alive::Cold;
+            own.queue.hold(now, FunctionId(local));
+            // Whoever has waited for room longest gets it.
+            let waits = (0..).zip(&own.locals).filter(|(at, other)| {
+                matches!(other.alive, Alive::Cold) && own.queue.waiting(FunctionId(*at)) > 0
+            });
+            let next: Vec<u32> = waits.map(|(at, _)| at).collect();
+            for other in next {
+                self.begin_process(node, other);
+            }
         }
     }
 
@@ -327,10 +543,10 @@ impl<'a> Run<'a> {
         let at = request.executed.max(now).after(adds);
         self.evicted.clear();
         own.pool.loaded(now, SlotId(slot), &mut self.evicted);
-        let function = request.function;
+        let (function, local) = (request.function, request.local);
         own.queue.set_estimate(
             now,
-            FunctionId(function),
+            FunctionId(local),
             self.functions[function as usize].execution,
         );
         self.agenda.add(at, Event::Finished { node, slot });
@@ -357,7 +573,8 @@ impl<'a> Run<'a> {
                 own.outcome.evictions += 1;
             }
             if own.pool.hosts(evicted.function).next().is_none() {
-                let model = self.functions[evicted.function.0 as usize].model;
+                let function = own.locals[evicted.function.0 as usize].function;
+                let model = self.functions[function as usize].model;
                 let estimate = self.hardware.swapped_alone(model);
                 own.queue.set_estimate(now, evicted.function, estimate);
             }
@@ -374,9 +591,14 @@ impl<'a> Run<'a> {
         own.pool.finished(now, SlotId(slot), &mut self.evicted);
         let latency = now.after(self.settings.hops.back).since(request.arrival);
         let in_time = latency <= request.objective;
-        own.queue
-            .completed(now, FunctionId(request.function), in_time);
+        own.queue.completed(now, FunctionId(request.local), in_time);
         self.in_flight -= 1;
+        self.cluster.done(NodeId(node), request.work);
+        let mut idles = false;
+        if let Some(history) = own.histories.get_mut(request.local as usize) {
+            history.present -= 1;
+            idles = history.present == 0;
+        }
         let from = self.span.from;
         if now > from {
             let outcome = &mut own.outcome;
@@ -410,8 +632,14 @@ impl<'a> Run<'a> {
                 to: now,
             });
         }
+        self.functions[request.function as usize]
+            .bill
+            .used(now.since(request.since));
         self.note_evicted(node);
         self.release(node);
+        if idles {
+            self.idles(node, request.local);
+        }
     }
 
     /// Gives free slots to whoever is next.
@@ -459,16 +687,26 @@ impl<'a> Run<'a> {
         let Some(head) = own.queue.take(now, ticket) else {
             return;
         };
-        let function = &mut self.functions[head.function.0 as usize];
+        let global = own.locals[head.function.0 as usize].function;
+        let function = &mut self.functions[global as usize];
         let noise = &self.settings.noise;
         let factor = (1.0 + noise.execution * function.noise.normal()).max(0.5);
-        let execution = scaled(function.execution, factor);
+        let work = if own.stated.is_empty() {
+            function.execution
+        } else {
+            own.stated
+                .remove(&head.request)
+                .unwrap_or(function.execution)
+        };
+        let execution = scaled(work, factor);
         let objective = head
             .deadline
             .after(self.settings.hops.back)
             .since(head.arrival.before(self.settings.hops.there));
         own.running[slot.0 as usize] = Some(Request {
-            function: head.function.0,
+            function: global,
+            local: head.function.0,
+            work,
             arrival: head.arrival.before(self.settings.hops.there),
             objective,
             since: now,
@@ -511,10 +749,14 @@ impl<'a> Run<'a> {
         let to = self.span.to;
         for node in &mut self.nodes {
             let now = to;
+            for local in 0..u32::try_from(node.locals.len()).unwrap_or(u32::MAX) {
+                node.queue.release(now, FunctionId(local));
+            }
             while let Some((head, _)) = node.queue.next(now) {
                 let counted = head.arrival >= self.span.from && head.deadline < to;
                 if counted {
-                    let own = &mut self.outcome.functions[head.function.0 as usize];
+                    let function = node.locals[head.function.0 as usize].function;
+                    let own = &mut self.outcome.functions[function as usize];
                     own.requests += 1;
                     own.late += 1;
                 }
@@ -533,6 +775,9 @@ impl<'a> Run<'a> {
                 }
             }
         }
+        for (function, outcome) in self.functions.iter().zip(&mut self.outcome.functions) {
+            outcome.charged = function.bill.charge(to).gpu_time();
+        }
         self.outcome.events = self.agenda.taken();
         self.outcome.nodes = self.nodes.into_iter().map(|node| node.outcome).collect();
         self.outcome
@@ -545,7 +790,8 @@ impl Node {
         settings: &Settings,
         number: u32,
         seed: u64,
-        functions: &mut [Function],
+        held: Vec<u32>,
+        functions: &[Function],
     ) -> Result<Self, RunError> {
         let slots = hardware.node.slots;
         let is_native = settings.hosting != Hosting::Swapped;
@@ -558,60 +804,15 @@ impl Node {
         if is_native {
             rules.swap = Swap::Off;
         }
-        let mut pool = Pool::new(rules, hardware.topology(part)?);
-        let mut queue = Queue::new(settings.queue);
-        let mut evicted = Vec::new();
-        let mut first = 0;
-        for (at, function) in (0..).zip(functions.iter_mut()) {
-            if function.node != number {
-                continue;
-            }
-            let id = FunctionId(at);
-            let mut model = hardware.of_pool(function.model);
-            if is_native {
-                model = Model {
-                    bytes: nanos(hardware.models[function.model].footprint_mb * 1e6).0,
-                    execution: function.execution,
-                    ..model
-                };
-            }
-            pool.add(id, model)?;
-            queue.add(Time::ZERO, id, settings.percentile, function.objective)?;
-            let estimate = if is_native {
-                function.execution
-            } else {
-                hardware.swapped_alone(function.model)
-            };
-            queue.set_estimate(Time::ZERO, id, estimate);
-            if is_native {
-                // Bound to the first slot that has room, beginning after the last one's.
-                let order = (0..slots).map(|step| (first + step) % slots);
-                let place = order.into_iter().find(|&slot| {
-                    let slot = SlotId(u32::try_from(slot).unwrap_or(u32::MAX));
-                    pool.adopt(id, slot).is_ok()
-                });
-                function.refused = place.is_none();
-                first = place.map_or(first, |slot| (slot + 1) % slots);
-            } else if rules.binding == Binding::Process {
-                let residue = nanos(hardware.node.residue_mb * 1e6).0;
-                let mut instances = 0;
-                for slot in 0..u32::try_from(slots).unwrap_or(u32::MAX) {
-                    let slot = SlotId((at + slot) % u32::try_from(slots).unwrap_or(1));
-                    if instances < settings.instances_per_slot
-                        && pool.add_instance(id, slot, residue, &mut evicted).is_ok()
-                    {
-                        instances += 1;
-                    }
-                }
-                function.refused = instances == 0;
-            }
-        }
-        Ok(Self {
-            queue,
-            pool,
+        let mut node = Self {
+            queue: Queue::new(settings.queue),
+            pool: Pool::new(rules, hardware.topology(part)?),
             links: Links::new(slots, &hardware.node.pairs, hardware.link.contention),
             running: vec![None; slots],
             held: Vec::new(),
+            locals: Vec::with_capacity(held.len()),
+            histories: Vec::new(),
+            stated: HashMap::new(),
             outcome: NodeOutcome {
                 busy: vec![Span::ZERO; slots],
                 loading: vec![Span::ZERO; slots],
@@ -620,7 +821,84 @@ impl Node {
             },
             random: seed ^ (u64::from(number) << 32),
             requests: 0,
-        })
+        };
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        for (local, function) in (0..).zip(held) {
+            let own = &functions[function as usize];
+            let id = FunctionId(local);
+            let mut model = hardware.of_pool(own.model);
+            if is_native {
+                model = Model {
+                    bytes: nanos(hardware.models[own.model].footprint_mb * 1e6).0,
+                    execution: own.execution,
+                    ..model
+                };
+            }
+            node.pool.add(id, model)?;
+            node.queue
+                .add(Time::ZERO, id, settings.percentile, own.objective)?;
+            let estimate = if is_native {
+                own.execution
+            } else {
+                hardware.swapped_alone(own.model)
+            };
+            node.queue.set_estimate(Time::ZERO, id, estimate);
+            node.locals.push(Local {
+                function,
+                refused: false,
+                alive: Alive::Always,
+            });
+            node.settle_in(
+                settings,
+                local,
+                slots,
+                nanos(hardware.node.residue_mb * 1e6).0,
+            );
+        }
+        Ok(node)
+    }
+
+    /// A function's place before the first request, where it has one.
+    fn settle_in(&mut self, settings: &Settings, local: u32, slots: u32, residue: u64) {
+        let id = FunctionId(local);
+        let entry = &mut self.locals[local as usize];
+        match settings.hosting {
+            Hosting::Native => {
+                // One GPU after the other.
+                let place = (0..slots).find(|&slot| self.pool.adopt(id, SlotId(slot)).is_ok());
+                entry.refused = place.is_none();
+            }
+            Hosting::KeptAlive => {
+                let place = (0..slots).find(|&slot| self.pool.adopt(id, SlotId(slot)).is_ok());
+                entry.alive = match place {
+                    Some(slot) => Alive::Warm { slot: SlotId(slot) },
+                    None => Alive::Cold,
+                };
+                if place.is_none() {
+                    self.queue.hold(Time::ZERO, id);
+                }
+                self.histories.push(History {
+                    histogram: IdleHistogram::new(FIXED_KEEP_ALIVE, IDLE_TIMES_MIN),
+                    present: 0,
+                    idle_since: None,
+                    version: 0,
+                });
+            }
+            Hosting::Swapped if settings.slots.binding == Binding::Process => {
+                let mut evicted = Vec::new();
+                let order = (0..slots).map(|step| SlotId((local + step) % slots));
+                let instances = order
+                    .filter(|&slot| {
+                        self.pool
+                            .add_instance(id, slot, residue, &mut evicted)
+                            .is_ok()
+                    })
+                    .take(settings.instances_per_function as usize)
+                    .count();
+                entry.refused = instances == 0;
+            }
+            Hosting::Swapped => {}
+        }
     }
 }
 

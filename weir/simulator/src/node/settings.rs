@@ -73,9 +73,8 @@ pub struct Settings {
     pub noise: Noise,
     /// What a request spends on its way.
     pub hops: Hops,
-    /// A slot is given instances of so many functions at most, where processes are bound to slots; each function has one on
-    /// every slot that has room.
-    pub instances_per_slot: u32,
+    /// Where processes are bound to slots: on how many slots each function has one, as far as there is room for them.
+    pub instances_per_function: u32,
 }
 
 impl Default for Settings {
@@ -90,7 +89,7 @@ impl Default for Settings {
             memory_part: 1.0,
             noise: Noise::default(),
             hops: Hops::default(),
-            instances_per_slot: u32::MAX,
+            instances_per_function: 1,
         }
     }
 }
