@@ -4,9 +4,20 @@
 //! seeds with the same arrivals for all rules, and gives tables and figures for people, and evidence for
 //! [claims](crate::claims), whose rules were settled beforehand.
 
+mod evidence;
+mod matrix;
+mod page;
+mod rules;
+mod spec;
+
 use std::collections::BTreeMap;
 
 use thiserror::Error;
+
+pub use rules::RuleName;
+
+use self::matrix::Matrix;
+use self::spec::Spec;
 
 use crate::claims::Evidence;
 use crate::node::RunError;
@@ -59,18 +70,58 @@ pub enum ExperimentError {
 }
 
 /// An experiment that can be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// How it is asked for.
     pub id: &'static str,
     /// What it is, in a line.
-    pub about: &'static str,
+    pub about: String,
 }
 
+/// Name and file of each, in the order in which they are run.
+const FILES: [(&str, &str); 5] = [
+    (
+        "torpor-node",
+        include_str!("../experiments/torpor-node.toml"),
+    ),
+    (
+        "torpor-low-rates",
+        include_str!("../experiments/torpor-low-rates.toml"),
+    ),
+    (
+        "torpor-balance",
+        include_str!("../experiments/torpor-balance.toml"),
+    ),
+    (
+        "torpor-heavy-light",
+        include_str!("../experiments/torpor-heavy-light.toml"),
+    ),
+    (
+        "torpor-cluster",
+        include_str!("../experiments/torpor-cluster.toml"),
+    ),
+];
+
 /// All experiments, in the order in which they are run.
+///
+/// # Panics
+/// Never: a test reads the files.
 #[must_use]
 pub fn all() -> Vec<Listed> {
-    Vec::new()
+    let each = FILES.iter().map(|(id, text)| Listed {
+        id,
+        about: spec(id, text)
+            .expect("the files of the crate are right")
+            .about,
+    });
+    each.collect()
+}
+
+fn spec(id: &str, text: &str) -> Result<Spec, ExperimentError> {
+    toml::from_str(text).map_err(|error| ExperimentError::File {
+        id: id.to_owned(),
+        why: error.to_string(),
+    })
 }
 
 /// Runs an experiment over so many seeds. `watch` is told how far it is, and stops it by false.
@@ -82,9 +133,50 @@ pub fn run(
     seeds: u32,
     watch: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Findings, ExperimentError> {
-    let _more = (seeds, watch);
-    Err(ExperimentError::Unknown {
-        found: id.to_owned(),
-        allowed: String::new(),
+    let Some((id, text)) = FILES.iter().find(|(own, _)| *own == id) else {
+        let names: Vec<_> = FILES.iter().map(|(id, _)| *id).collect();
+        return Err(ExperimentError::Unknown {
+            found: id.to_owned(),
+            allowed: names.join(", "),
+        });
+    };
+    let spec = spec(id, text)?;
+    let matrix = Matrix::run(id, &spec, seeds, watch)?;
+    Ok(Findings {
+        sections: vec![page::section(id, &spec, &matrix)],
+        evidence: evidence::of(&spec, &matrix),
+        stopped: matrix.stopped,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claims::Claims;
+
+    #[test]
+    fn every_file_is_right_and_its_evidence_is_of_claims_that_there_are() {
+        let claims = Claims::of_papers();
+        for (id, text) in FILES {
+            let spec = spec(id, text).unwrap();
+            assert!(crate::generate::preset(&spec.preset).is_ok(), "{id}");
+            assert!(spec.functions.is_sorted() && !spec.rules.is_empty(), "{id}");
+            for evidence in &spec.evidence {
+                assert!(claims.get(&evidence.claim).is_some(), "{}", evidence.claim);
+            }
+        }
+        assert_eq!(all().len(), FILES.len());
+    }
+
+    #[test]
+    fn an_experiment_is_the_same_each_time_and_stops_when_told() {
+        let run = || run("torpor-balance", 2, &mut |_| true).unwrap();
+        let (one, other) = (run(), run());
+        assert_eq!(one.evidence, other.evidence);
+        assert_eq!(one.sections, other.sections);
+        assert_eq!(one.evidence["T10"].run.by_seed.len(), 2);
+        let stopped = super::run("torpor-balance", 10, &mut |progress| progress.done < 3).unwrap();
+        assert!(stopped.stopped);
+        assert_eq!(stopped.evidence["T10"].run.by_seed.len(), 1);
+    }
 }

@@ -1,0 +1,124 @@
+//! From runs to the number of each seed by which a claim is judged.
+
+use std::collections::BTreeMap;
+
+use super::matrix::{Key, Matrix};
+use super::rules::RuleName;
+use super::spec::{Condition, Figure, Number, Spec};
+use crate::claims::{Evidence, Run};
+
+/// Evidence of all claims of an experiment, from the seeds that are done.
+pub(super) fn of(spec: &Spec, matrix: &Matrix) -> BTreeMap<String, Evidence> {
+    let mut all = BTreeMap::new();
+    for evidence in &spec.evidence {
+        let by_seed: BTreeMap<u64, f64> = matrix
+            .seeds
+            .iter()
+            .filter_map(|&seed| Some((seed, number(spec, matrix, &evidence.number, seed)?)))
+            .collect();
+        if by_seed.is_empty() {
+            continue;
+        }
+        let run = Run {
+            parameters: BTreeMap::from([("preset".to_owned(), spec.preset.clone())]),
+            by_seed,
+        };
+        all.insert(evidence.claim.clone(), Evidence { run, other: None });
+    }
+    all
+}
+
+fn number(spec: &Spec, matrix: &Matrix, number: &Number, seed: u64) -> Option<f64> {
+    let figure = |rule, functions, figure| {
+        matrix.figure(
+            Key {
+                rule,
+                functions,
+                seed,
+            },
+            figure,
+        )
+    };
+    match number {
+        Number::Figure {
+            figure: own,
+            rule,
+            functions,
+        } => figure(*rule, *functions, *own),
+        Number::Largest { rule } => Some(f64::from(largest(spec, matrix, *rule, seed))),
+        Number::LargestOverExecuted { rule, over } => {
+            let most = *spec.functions.last()?;
+            let held = figure(*over, most, Figure::Executed)?;
+            (held > 0.0).then(|| f64::from(largest(spec, matrix, *rule, seed)) / held)
+        }
+        Number::Place {
+            figure: own,
+            rule,
+            among,
+            functions,
+        } => {
+            let mut values = vec![figure(*rule, *functions, *own)?];
+            for other in among {
+                values.push(figure(*other, *functions, *own)?);
+            }
+            let place = crate::statistics::place(&values, 0)?;
+            Some(f64::from(u32::try_from(place).unwrap_or(u32::MAX)))
+        }
+        Number::Ratio {
+            figure: own,
+            rule,
+            over,
+            functions,
+        } => {
+            let over = figure(*over, *functions, *own)?;
+            let own = figure(*rule, *functions, *own)?;
+            (over > 0.0).then(|| own / over)
+        }
+        Number::Difference {
+            figure: own,
+            rule,
+            over,
+            functions,
+        } => Some(figure(*rule, *functions, *own)? - figure(*over, *functions, *own)?),
+        Number::All {
+            functions,
+            conditions,
+        } => {
+            let mut holds = true;
+            for condition in conditions {
+                holds &= is_met(matrix, condition, *functions, seed)?;
+            }
+            Some(f64::from(u8::from(holds)))
+        }
+    }
+}
+
+/// The largest load at which all functions keep their objectives, as at all below; zero: not even at the first.
+fn largest(spec: &Spec, matrix: &Matrix, rule: RuleName, seed: u64) -> u32 {
+    let all_comply = |functions: &&u32| {
+        let key = Key {
+            rule,
+            functions: **functions,
+            seed,
+        };
+        matrix.figure(key, Figure::Compliant) == Some(f64::from(**functions))
+    };
+    let held = spec.functions.iter().take_while(all_comply);
+    held.last().copied().unwrap_or(0)
+}
+
+fn is_met(matrix: &Matrix, condition: &Condition, functions: u32, seed: u64) -> Option<bool> {
+    let key = Key {
+        rule: condition.rule,
+        functions,
+        seed,
+    };
+    let tail = *matrix
+        .runs
+        .get(&key)?
+        .model_tails_ms
+        .get(&condition.model)?;
+    let low_enough = condition.at_most_ms.is_none_or(|most| tail <= most);
+    let high_enough = condition.above_ms.is_none_or(|least| tail > least);
+    Some(low_enough && high_enough)
+}
