@@ -6,7 +6,7 @@
 //! | [`hardware`] | models, links, slots: data | Torpor Tables 3, 4; workloads 9 |
 //! | [`links`] | loads that share the path to the host | Torpor §5.3; workloads 9 |
 //! | [`settings`] | which rules, which noise, which latencies of hops | M2.13–M2.21; workloads 10 |
-//! | [`run`] | the loop over events | – |
+//! | [`mod@run`] | the loop over events | – |
 //! | [`outcome`] | what is counted | M2.19, M2.20 |
 //!
 //! **A request's time.** Resident: the model's execution C. Swapped: max(transfer, C) + a from the moment it gets

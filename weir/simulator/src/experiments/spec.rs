@@ -66,7 +66,6 @@ pub(super) enum Figure {
 
 /// What number of each seed a claim is judged by.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Evidence {
     pub(super) claim: String,
     #[serde(flatten)]
@@ -75,7 +74,7 @@ pub(super) struct Evidence {
 
 /// See [`Evidence`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Number {
     /// The figure itself.
     Figure {
