@@ -11,21 +11,29 @@ use crate::claims::{Evidence, Run};
 pub(super) fn of(spec: &Spec, matrix: &Matrix) -> BTreeMap<String, Evidence> {
     let mut all = BTreeMap::new();
     for evidence in &spec.evidence {
-        let by_seed: BTreeMap<u64, f64> = matrix
-            .seeds
-            .iter()
-            .filter_map(|&seed| Some((seed, number(spec, matrix, &evidence.number, seed)?)))
-            .collect();
-        if by_seed.is_empty() {
+        let run = runs(spec, matrix, &evidence.number);
+        if run.by_seed.is_empty() {
             continue;
         }
-        let run = Run {
-            parameters: BTreeMap::from([("preset".to_owned(), spec.preset.clone())]),
-            by_seed,
-        };
-        all.insert(evidence.claim.clone(), Evidence { run, other: None });
+        let other = evidence
+            .other_functions
+            .and_then(|functions| evidence.number.at(functions))
+            .map(|number| runs(spec, matrix, &number));
+        all.insert(evidence.claim.clone(), Evidence { run, other });
     }
     all
+}
+
+fn runs(spec: &Spec, matrix: &Matrix, number: &Number) -> Run {
+    let each = matrix.seeds.iter();
+    let by_seed = each.filter_map(|&seed| Some((seed, self::number(spec, matrix, number, seed)?)));
+    let mut parameters = BTreeMap::from([("preset".to_owned(), spec.preset.clone())]);
+    let functions = number.functions().map(|functions| functions.to_string());
+    parameters.extend(functions.map(|functions| ("functions".to_owned(), functions)));
+    Run {
+        by_seed: by_seed.collect(),
+        parameters,
+    }
 }
 
 fn number(spec: &Spec, matrix: &Matrix, number: &Number, seed: u64) -> Option<f64> {

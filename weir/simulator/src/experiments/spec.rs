@@ -68,6 +68,8 @@ pub(super) enum Figure {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Evidence {
     pub(super) claim: String,
+    /// At how many functions it is looked at again to explain a miss: of loads that the paper does not name.
+    pub(super) other_functions: Option<u32>,
     #[serde(flatten)]
     pub(super) number: Number,
 }
@@ -112,6 +114,34 @@ pub(super) enum Number {
         functions: u32,
         conditions: Vec<Condition>,
     },
+}
+
+impl Number {
+    /// The same at another load; `None`: it is not of one load.
+    pub(super) fn at(&self, other: u32) -> Option<Self> {
+        let mut number = self.clone();
+        match &mut number {
+            Self::Figure { functions, .. }
+            | Self::Place { functions, .. }
+            | Self::Ratio { functions, .. }
+            | Self::Difference { functions, .. }
+            | Self::All { functions, .. } => *functions = other,
+            Self::Largest { .. } | Self::LargestOverExecuted { .. } => return None,
+        }
+        Some(number)
+    }
+
+    /// At which load.
+    pub(super) const fn functions(&self) -> Option<u32> {
+        match self {
+            Self::Figure { functions, .. }
+            | Self::Place { functions, .. }
+            | Self::Ratio { functions, .. }
+            | Self::Difference { functions, .. }
+            | Self::All { functions, .. } => Some(*functions),
+            Self::Largest { .. } | Self::LargestOverExecuted { .. } => None,
+        }
+    }
 }
 
 /// On the 98th percentile of a model's latency.
