@@ -10,6 +10,7 @@
 //! | [`settings`] | by which rules pods run, come and go | M4.7–M4.13, M4.17 |
 //! | [`run`] | requests, pods, the loop over events | – |
 //! | [`outcome`] | what is counted | – |
+//! | [`experiments`] | the paper's statements, a number per seed | FaST-GShare §5.2–§5.5 |
 //!
 //! **A request** is a burst of work of one pod, which runs one at a time: 1 / T1 at full speed. Its speed depends on the
 //! pod's SMs and on who runs beside it. What is proportional to a quota is so because of tokens, not by a formula.
@@ -19,6 +20,7 @@
 //!
 //! Memory grows with GPUs, pods and requests in flight, not with the length of the run.
 
+pub mod experiments;
 pub mod gpu;
 pub mod models;
 pub mod outcome;
