@@ -12,6 +12,7 @@
 //! | [`node`] | nodes whose GPUs many functions share |
 //! | [`random`] | random numbers in streams of their own |
 //! | [`report`] | the whole result as one page |
+//! | [`shared`] | GPUs whose SMs many pods share |
 //! | [`statistics`] | what came of a run, and of several seeds |
 //! | [`traces`] | recorded workloads, read and written |
 #![forbid(unsafe_code)]
@@ -23,5 +24,6 @@ pub mod generate;
 pub mod node;
 pub mod random;
 pub mod report;
+pub mod shared;
 pub mod statistics;
 pub mod traces;

@@ -1,0 +1,535 @@
+//! One GPU whose SMs are shared: processes that have work, gates that messages open and shut, kernels whose speed
+//! depends on who else runs.
+//!
+//! Kernels are short and not simulated one by one: a process with an open gate runs without a break while it has
+//! work. A close lets what is in flight run to its end ([`GateTimes::in_flight_us`] at the speed of that moment). A
+//! grant, an order to close and the word that a gate is shut take a message each ([`GateTimes::message_us`]); what
+//! [`Action::Contended`] says is read from shared memory at once, and a process without work then gives its token
+//! back at once.
+//!
+//! **Speed** of a process: f(S) of its own SMs, through 1 + κ per neighbour that runs, times 100 % / sum of the SMs of all that
+//! run if they are more than there are (workloads 8). Whoever starts or stops changes it for all: what is left of
+//! each is kept as work, in ns at speed 1, and the next end is foretold anew.
+//!
+//! Every event costs O(pods of this GPU), beside what [`Tokens`] costs.
+
+use policy::tokens::{Account, Tokens};
+use policy::tokens::{Action, PodId, ProcessId, Quota, Refusal, SM_WHOLE, Settings, SettingsError};
+use policy::{Span, Time};
+
+use super::models::GateTimes;
+use crate::generate::nanos;
+
+/// Less work than this is rounding.
+const NOTHING: f64 = 0.01;
+
+/// What is to happen to a GPU, put into the agenda by its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A grant reaches its process.
+    Opens(Member),
+    /// An order to close reaches its process.
+    Closes(Member),
+    /// The scheduler hears that a gate is shut and nothing in flight.
+    Closed(Member),
+    /// The scheduler hears that a process is parked at its gate.
+    Asks(Member),
+    /// The next of those that run has nothing more to do, or nothing more in flight.
+    Stops,
+    /// The scheduler wanted to be woken.
+    Wakes,
+}
+
+/// A pod of a GPU, in one of the lives of its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    number: u32,
+    life: u32,
+}
+
+impl Member {
+    /// Its number on its GPU; free again when it is gone.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.number
+    }
+}
+
+/// What a pod is to its GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Guest {
+    /// What its owner calls it.
+    pub owner: u32,
+    /// Its SMs, in hundredths of a percent.
+    pub sm: u32,
+    /// Its part of wall time.
+    pub quota: Quota,
+    /// f(S): its speed without neighbours.
+    pub speed: f64,
+    /// κ.
+    pub interference: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gate {
+    Shut,
+    Open,
+    /// Told to close: what is in flight runs to its end.
+    Draining,
+}
+
+#[derive(Clone, Debug)]
+struct Process {
+    guest: Guest,
+    life: u32,
+    here: bool,
+    gate: Gate,
+    /// The scheduler does not know yet that the gate is shut.
+    tells: bool,
+    contended: bool,
+    wants: bool,
+    runs: bool,
+    /// Work of its burst, and how much of it is still to run after a close; in ns at speed 1.
+    left: f64,
+    in_flight: f64,
+    rate: f64,
+    /// Time in which it ran, and what of it the scheduler knows.
+    busy: Span,
+    told: Span,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Gpu {
+    tokens: Tokens,
+    times: GateTimes,
+    processes: Vec<Process>,
+    free: Vec<u32>,
+    running: Vec<u32>,
+    /// Until when [`Process::left`] is right.
+    settled: Time,
+    /// Stopped, and the scheduler does not know yet how long they ran.
+    untold: Vec<u32>,
+    stops_at: Time,
+    wakes_at: Time,
+    actions: Vec<Action>,
+    ahead: Vec<(Time, Event)>,
+    ended: Vec<Member>,
+}
+
+impl Gpu {
+    /// A GPU without pods.
+    ///
+    /// # Errors
+    /// What the scheduler finds wrong with its settings.
+    pub fn new(settings: Settings, times: GateTimes) -> Result<Self, SettingsError> {
+        Ok(Self {
+            tokens: Tokens::new(settings)?,
+            times,
+            processes: Vec::new(),
+            free: Vec::new(),
+            running: Vec::new(),
+            settled: Time::ZERO,
+            untold: Vec::new(),
+            stops_at: Time::NEVER,
+            wakes_at: Time::NEVER,
+            actions: Vec::new(),
+            ahead: Vec::new(),
+            ended: Vec::new(),
+        })
+    }
+
+    /// A pod with one process comes; it has no work yet.
+    ///
+    /// # Errors
+    /// What the scheduler refuses.
+    pub fn add(&mut self, now: Time, guest: Guest) -> Result<Member, Refusal> {
+        let number = match self.free.last() {
+            Some(&number) => number,
+            None => u32::try_from(self.processes.len()).unwrap_or(u32::MAX),
+        };
+        self.tokens.add_pod(now, PodId(number), guest.quota)?;
+        let mut added = Ok(());
+        self.call(now, |tokens, actions| {
+            let (id, pod) = (ProcessId(number), PodId(number));
+            added = tokens.add_process(now, id, pod, guest.sm, false, actions);
+            if added.is_err() {
+                tokens.remove_pod(now, pod, actions);
+            }
+        });
+        added?;
+        let _reused = self.free.pop();
+        let mut process = Process {
+            guest,
+            life: 0,
+            here: true,
+            gate: Gate::Shut,
+            tells: false,
+            contended: false,
+            wants: false,
+            runs: false,
+            left: 0.0,
+            in_flight: f64::INFINITY,
+            rate: 0.0,
+            busy: Span::ZERO,
+            told: Span::ZERO,
+        };
+        let at = number as usize;
+        if at < self.processes.len() {
+            process.life = self.processes[at].life;
+            self.processes[at] = process;
+        } else {
+            self.processes.push(process);
+        }
+        Ok(self.member(number))
+    }
+
+    /// A pod goes, whatever it does.
+    pub fn remove(&mut self, now: Time, member: Member) {
+        let number = member.number;
+        if self.stale(member) {
+            return;
+        }
+        self.settle(now);
+        if self.processes[number as usize].runs {
+            self.stop(number);
+            self.foretell(now);
+        }
+        self.call(now, |tokens, actions| {
+            tokens.remove_process(now, ProcessId(number), actions);
+            tokens.remove_pod(now, PodId(number), actions);
+        });
+        let process = &mut self.processes[number as usize];
+        process.here = false;
+        process.life += 1;
+        self.untold.retain(|&other| other != number);
+        self.free.push(number);
+    }
+
+    /// A pod without work gets some: `work` ns at speed 1.
+    pub fn give(&mut self, now: Time, member: Member, work: f64) {
+        let number = member.number;
+        if self.stale(member) {
+            return;
+        }
+        let process = &mut self.processes[number as usize];
+        debug_assert!(!process.wants, "it has work already");
+        process.wants = true;
+        process.left = work;
+        match process.gate {
+            Gate::Open => self.start(now, number),
+            // It asks when the scheduler has heard of the close.
+            Gate::Shut if process.tells => {}
+            Gate::Shut | Gate::Draining => self.ask(now, number),
+        }
+    }
+
+    /// Whether a pod has nothing to do.
+    #[must_use]
+    pub fn is_idle(&self, member: Member) -> bool {
+        !self.stale(member) && !self.processes[member.number as usize].wants
+    }
+
+    /// Carries out an event. Members that have ended their work are in [`Gpu::ended`]: each is to be told with
+    /// [`Gpu::next`] what it does next, then the GPU to go on.
+    pub fn happen(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Opens(member) => self.opens(now, member),
+            Event::Closes(member) => self.closes(now, member),
+            Event::Closed(member) => self.closed(now, member),
+            Event::Asks(member) => {
+                let process = &self.processes[member.number as usize];
+                if !self.stale(member) && process.wants && process.gate == Gate::Shut {
+                    self.ask(now, member.number);
+                }
+            }
+            Event::Stops => self.stops(now),
+            Event::Wakes => {
+                if self.wakes_at <= now {
+                    self.wakes_at = Time::NEVER;
+                }
+                if (self.tokens.next_wake()).is_some_and(|at| at <= now) {
+                    self.call(now, |tokens, actions| tokens.wake(now, actions));
+                } else {
+                    self.foretell_wake();
+                }
+            }
+        }
+    }
+
+    /// The next member that has ended its work, with its owner's name for it.
+    pub fn ended(&mut self) -> Option<(Member, u32)> {
+        let member = self.ended.pop()?;
+        Some((member, self.processes[member.number as usize].guest.owner))
+    }
+
+    /// What a member that has ended does next, at the same moment: more work, so that its kernels follow each other
+    /// without a gap, or nothing.
+    pub fn next(&mut self, now: Time, member: Member, work: Option<f64>) {
+        let number = member.number;
+        if self.stale(member) {
+            return;
+        }
+        let process = &mut self.processes[number as usize];
+        process.wants = work.is_some();
+        process.left = work.unwrap_or(0.0);
+        match (process.gate, work) {
+            (Gate::Open, Some(_)) => {}
+            (Gate::Open, None) => {
+                self.stop(number);
+                if self.processes[number as usize].contended {
+                    self.shut(now, number);
+                }
+            }
+            (Gate::Draining | Gate::Shut, _) => {
+                self.stop(number);
+                self.shut(now, number);
+            }
+        }
+    }
+
+    /// All that have ended know what they do: foretells the next end.
+    pub fn go_on(&mut self, now: Time) {
+        self.foretell(now);
+    }
+
+    /// What is to be put into the agenda.
+    pub fn ahead(&mut self) -> std::vec::Drain<'_, (Time, Event)> {
+        self.ahead.drain(..)
+    }
+
+    /// Whether a pod runs now.
+    #[must_use]
+    pub fn runs(&self, member: Member) -> bool {
+        !self.stale(member) && self.processes[member.number as usize].runs
+    }
+
+    /// How long a pod has run until now.
+    pub fn busy(&mut self, now: Time, member: Member) -> Span {
+        self.settle(now);
+        self.processes[member.number as usize].busy
+    }
+
+    /// What the scheduler knows of a pod.
+    #[must_use]
+    pub fn account(&self, member: Member) -> Option<&Account> {
+        self.tokens.account(PodId(member.number))
+    }
+
+    /// SMs of the processes that run now, in hundredths of a percent.
+    #[must_use]
+    pub fn running_sm(&self) -> u64 {
+        (self.running.iter())
+            .map(|&number| u64::from(self.processes[number as usize].guest.sm))
+            .sum()
+    }
+
+    fn member(&self, number: u32) -> Member {
+        Member {
+            number,
+            life: self.processes[number as usize].life,
+        }
+    }
+
+    fn stale(&self, member: Member) -> bool {
+        let process = self.processes.get(member.number as usize);
+        process.is_none_or(|process| !process.here || process.life != member.life)
+    }
+
+    fn opens(&mut self, now: Time, member: Member) {
+        if self.stale(member) {
+            return;
+        }
+        let process = &mut self.processes[member.number as usize];
+        process.gate = Gate::Open;
+        if process.wants {
+            self.start(now, member.number);
+        } else if process.contended {
+            self.shut(now, member.number);
+        }
+    }
+
+    fn closes(&mut self, now: Time, member: Member) {
+        if self.stale(member) {
+            return;
+        }
+        self.settle(now);
+        let in_flight = self.times.in_flight_us * 1e3;
+        let process = &mut self.processes[member.number as usize];
+        // It may be giving its token back already.
+        if process.gate != Gate::Open {
+            return;
+        }
+        if process.runs {
+            process.gate = Gate::Draining;
+            process.in_flight = in_flight * process.rate;
+            self.foretell(now);
+        } else {
+            self.shut(now, member.number);
+        }
+    }
+
+    fn closed(&mut self, now: Time, member: Member) {
+        if self.stale(member) {
+            return;
+        }
+        let process = &mut self.processes[member.number as usize];
+        process.tells = false;
+        process.contended = false;
+        let wants = process.wants;
+        let id = ProcessId(member.number);
+        self.call(now, |tokens, actions| tokens.closed(now, id, actions));
+        if wants {
+            let at = now.after(self.times.ask());
+            self.ahead.push((at, Event::Asks(member)));
+        }
+    }
+
+    fn stops(&mut self, now: Time) {
+        if self.stops_at <= now {
+            self.stops_at = Time::NEVER;
+        }
+        self.settle(now);
+        for at in (0..self.running.len()).rev() {
+            let number = self.running[at];
+            let process = &self.processes[number as usize];
+            if process.left <= NOTHING {
+                self.ended.push(self.member(number));
+            } else if process.in_flight <= NOTHING {
+                self.stop(number);
+                self.shut(now, number);
+            }
+        }
+        if self.ended.is_empty() {
+            self.foretell(now);
+        }
+    }
+
+    /// Gives its token back, or says that it has shut its gate.
+    fn shut(&mut self, now: Time, number: u32) {
+        let member = self.member(number);
+        let process = &mut self.processes[number as usize];
+        process.gate = Gate::Shut;
+        process.in_flight = f64::INFINITY;
+        process.tells = true;
+        let at = now.after(self.times.message());
+        self.ahead.push((at, Event::Closed(member)));
+    }
+
+    fn start(&mut self, now: Time, number: u32) {
+        self.settle(now);
+        self.processes[number as usize].runs = true;
+        self.running.push(number);
+        self.foretell(now);
+    }
+
+    fn stop(&mut self, number: u32) {
+        self.processes[number as usize].runs = false;
+        self.running.retain(|&other| other != number);
+        self.untold.push(number);
+    }
+
+    /// Lets time pass for those that run.
+    fn settle(&mut self, now: Time) {
+        let passed = now.since(self.settled);
+        self.settled = now;
+        if passed == Span::ZERO {
+            return;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53 ns")]
+        let elapsed = passed.0 as f64;
+        for &number in &self.running {
+            let process = &mut self.processes[number as usize];
+            process.left -= elapsed * process.rate;
+            process.in_flight -= elapsed * process.rate;
+            process.busy.0 += passed.0;
+        }
+    }
+
+    /// The speeds from now on, and the next end.
+    fn foretell(&mut self, now: Time) {
+        let sms = self.running_sm();
+        let whole = u64::from(SM_WHOLE);
+        #[expect(clippy::cast_precision_loss, reason = "pods of one GPU and their SMs")]
+        let (neighbours, crowded) = (
+            self.running.len().saturating_sub(1) as f64,
+            whole as f64 / sms.max(whole) as f64,
+        );
+        let mut first = f64::INFINITY;
+        for &number in &self.running {
+            let process = &mut self.processes[number as usize];
+            let Guest {
+                speed,
+                interference,
+                ..
+            } = process.guest;
+            process.rate = speed * crowded / (1.0 + interference * neighbours);
+            first = first.min(process.left.min(process.in_flight) / process.rate);
+        }
+        if first.is_finite() {
+            let at = now.after(Span(nanos(first.max(0.0).ceil()).max(1)));
+            if at < self.stops_at {
+                self.stops_at = at;
+                self.ahead.push((at, Event::Stops));
+            }
+        }
+    }
+
+    fn foretell_wake(&mut self) {
+        if let Some(at) = self.tokens.next_wake()
+            && at < self.wakes_at
+        {
+            self.wakes_at = at;
+            self.ahead.push((at, Event::Wakes));
+        }
+    }
+
+    fn ask(&mut self, now: Time, number: u32) {
+        let id = ProcessId(number);
+        self.call(now, |tokens, actions| tokens.ask(now, id, actions));
+    }
+
+    /// Tells the scheduler what is known, calls it, and carries out what it orders.
+    fn call(&mut self, now: Time, body: impl FnOnce(&mut Tokens, &mut Vec<Action>)) {
+        self.settle(now);
+        for &number in &self.running {
+            self.tokens.active(now, ProcessId(number));
+        }
+        for &number in self.untold.iter().chain(&self.running) {
+            let process = &mut self.processes[number as usize];
+            let delta = process.busy.less(process.told);
+            if delta > Span::ZERO {
+                process.told = process.busy;
+                self.tokens.used(now, PodId(number), delta);
+            }
+        }
+        self.untold.clear();
+        let mut actions = std::mem::take(&mut self.actions);
+        body(&mut self.tokens, &mut actions);
+        let message = now.after(self.times.message());
+        for action in actions.drain(..) {
+            match action {
+                Action::Grant { process, .. } => {
+                    self.processes[process.0 as usize].contended = false;
+                    let member = self.member(process.0);
+                    self.ahead.push((message, Event::Opens(member)));
+                }
+                // The backstop: whoever is renewed goes on.
+                Action::Extend { .. } => {}
+                Action::Close { process, .. } => {
+                    let member = self.member(process.0);
+                    self.ahead.push((message, Event::Closes(member)));
+                }
+                Action::Contended { process, contended } => {
+                    let own = &mut self.processes[process.0 as usize];
+                    own.contended = contended;
+                    if contended && own.gate == Gate::Open && !own.wants {
+                        self.shut(now, process.0);
+                    }
+                }
+            }
+        }
+        self.actions = actions;
+        self.foretell_wake();
+    }
+}

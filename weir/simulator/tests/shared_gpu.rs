@@ -1,0 +1,248 @@
+//! The GPU against a naive model: random pods with random work, the model integrates every pod's speed by itself.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "a failure names its seed")]
+
+use policy::tokens::{Quota, Rule, Settings, Share};
+use policy::{Span, Time};
+use simulator::agenda::Agenda;
+use simulator::shared::Models;
+use simulator::shared::gpu::{Event, Gpu, Guest, Member};
+
+const MS: f64 = 1e6;
+const STEPS: u32 = 20_000;
+
+/// A small generator with a stated sequence (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// What the model knows of a pod.
+struct Naive {
+    member: Member,
+    guest: Guest,
+    /// Work that is left; `None`: it has none.
+    left: Option<f64>,
+    busy: u64,
+    /// Work that it may still do after a close.
+    drains: Option<f64>,
+}
+
+struct World {
+    gpu: Gpu,
+    rule: Rule,
+    agenda: Agenda<Event>,
+    pods: Vec<Naive>,
+    at: u64,
+    answered: u64,
+    closed_while_running: u64,
+}
+
+impl World {
+    fn new(rule: Rule) -> Self {
+        let settings = Settings {
+            rule,
+            ..Settings::default()
+        };
+        Self {
+            gpu: Gpu::new(settings, Models::fast_gshare().gate).unwrap(),
+            rule,
+            agenda: Agenda::new(),
+            pods: Vec::new(),
+            at: 0,
+            answered: 0,
+            closed_while_running: 0,
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.at)
+    }
+
+    /// Lets time pass in the model: by the set of those that run, without anything foretold.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a short test")]
+    fn pass_to(&mut self, to: u64) {
+        let passed = to - self.at;
+        self.at = to;
+        let runs: Vec<bool> = (self.pods.iter())
+            .map(|pod| self.gpu.runs(pod.member))
+            .collect();
+        let running = || (self.pods.iter().zip(&runs)).filter(|(_, runs)| **runs);
+        let count = running().count() as f64;
+        let sms: u32 = running().map(|(pod, _)| pod.guest.sm).sum();
+        let crowded = (10_000.0 / f64::from(sms.max(1))).min(1.0);
+        for (pod, runs) in self.pods.iter_mut().zip(runs) {
+            if !runs {
+                pod.drains = None;
+                continue;
+            }
+            let Guest {
+                speed,
+                interference,
+                ..
+            } = pod.guest;
+            let work = passed as f64 * speed * crowded / (1.0 + interference * (count - 1.0));
+            let left = pod.left.as_mut().unwrap();
+            *left -= work;
+            // Ends are foretold in whole nanoseconds.
+            assert!(*left > -2.0, "{left} after its end");
+            if let Some(drains) = &mut pod.drains {
+                *drains -= work;
+                assert!(*drains > -2.0, "{drains} more than it had in flight");
+            }
+            pod.busy += passed;
+        }
+    }
+
+    fn plan(&mut self) {
+        for (at, event) in self.gpu.ahead() {
+            assert!(at >= Time(self.at), "{event:?} in the past");
+            self.agenda.add(at, event);
+        }
+    }
+
+    fn happen(&mut self, random: &mut Random) {
+        let Some(at) = self.agenda.next_at() else {
+            return;
+        };
+        self.pass_to(at.0);
+        let event = self.agenda.take().unwrap();
+        if let Event::Closes(member) = event
+            && self.gpu.runs(member)
+        {
+            // At full speed at most.
+            let pod = self
+                .pods
+                .iter_mut()
+                .find(|pod| pod.member == member)
+                .unwrap();
+            pod.drains = Some(2.0 * MS * pod.guest.speed);
+            self.closed_while_running += 1;
+        }
+        let now = self.now();
+        self.gpu.happen(now, event);
+        let mut some = false;
+        while let Some((member, owner)) = self.gpu.ended() {
+            some = true;
+            let pod = self
+                .pods
+                .iter_mut()
+                .find(|pod| pod.member == member)
+                .unwrap();
+            assert_eq!(owner, pod.guest.owner);
+            assert!(
+                pod.left.unwrap().abs() < 2.0,
+                "{:?} left at its end",
+                pod.left
+            );
+            self.answered += 1;
+            pod.left = (random.below(3) > 0).then(|| work(random));
+            self.gpu.next(now, member, pod.left);
+        }
+        if some {
+            self.gpu.go_on(now);
+        }
+        self.plan();
+    }
+
+    fn check(&mut self) {
+        let now = self.now();
+        let counts = self.rule.counts_sms();
+        assert!(!counts || self.gpu.running_sm() <= 10_000);
+        let running = (self.pods.iter()).filter(|pod| self.gpu.runs(pod.member));
+        let running = running.count();
+        assert!(self.rule != Rule::TimeOnly || running <= 1, "{running} run");
+        for pod in &self.pods {
+            assert_eq!(self.gpu.is_idle(pod.member), pod.left.is_none());
+            assert_eq!(self.gpu.busy(now, pod.member), Span(pod.busy));
+            // What the scheduler was told is never more than what ran.
+            let account = self.gpu.account(pod.member).unwrap();
+            assert!(account.used.0 <= pod.busy);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "below 100 ms")]
+fn work(random: &mut Random) -> f64 {
+    (1 + random.below(60_000_000)) as f64
+}
+
+fn guest(random: &mut Random, owner: u32) -> Guest {
+    let percent = |from: u64, to: u64, random: &mut Random| {
+        u32::try_from(from + random.below(to - from + 1)).unwrap()
+    };
+    let request = percent(0, 60, random);
+    let limit = percent(u64::from(request.max(5)), 100, random);
+    let sm = percent(5, 100, random) * 100;
+    Guest {
+        owner,
+        sm,
+        quota: Quota::new(Share::from_percent(request), Share::from_percent(limit)).unwrap(),
+        speed: f64::from(percent(20, 100, random)) / 100.0,
+        interference: f64::from(percent(0, 20, random)) / 100.0,
+    }
+}
+
+#[test]
+fn pods_run_as_the_naive_model_says_under_every_rule() {
+    for (seed, rule) in (50_u64..).zip([
+        Rule::Weir,
+        Rule::Paper,
+        Rule::TimeOnly,
+        Rule::ReactiveBucket,
+        Rule::Exclusive,
+        Rule::Racing,
+    ]) {
+        println!("seed {seed}, {rule:?}");
+        let mut random = Random(seed);
+        let mut world = World::new(rule);
+        for owner in 0..STEPS {
+            match random.below(20) {
+                0 if world.pods.len() < 8 => {
+                    let guest = guest(&mut random, owner);
+                    let member = world.gpu.add(world.now(), guest).unwrap();
+                    world.pods.push(Naive {
+                        member,
+                        guest,
+                        left: None,
+                        busy: 0,
+                        drains: None,
+                    });
+                }
+                1 if !world.pods.is_empty() && random.below(8) == 0 => {
+                    let at = random.below(world.pods.len() as u64);
+                    let pod = world.pods.swap_remove(usize::try_from(at).unwrap());
+                    world.gpu.remove(world.now(), pod.member);
+                }
+                2..5 => {
+                    let now = world.now();
+                    let idle = world.pods.iter_mut().find(|pod| pod.left.is_none());
+                    if let Some(pod) = idle {
+                        let work = work(&mut random);
+                        pod.left = Some(work);
+                        world.gpu.give(now, pod.member, work);
+                    }
+                }
+                _ => world.happen(&mut random),
+            }
+            world.plan();
+            world.check();
+        }
+        println!("{} answered", world.answered);
+        assert!(world.answered > 200, "{}", world.answered);
+        let closes = matches!(rule, Rule::Weir | Rule::Paper | Rule::TimeOnly);
+        assert!(!closes || world.closed_while_running > 50);
+    }
+}
