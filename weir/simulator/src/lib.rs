@@ -9,6 +9,7 @@
 //! | [`claims`] | what the papers say, and whether it comes out here |
 //! | [`generate`] | workloads made up by rule |
 //! | [`node`] | nodes whose GPUs many functions share |
+//! | [`optimum`] | how far policies are from the best possible |
 //! | [`random`] | random numbers in streams of their own |
 //! | [`report`] | the whole result as one page |
 //! | [`statistics`] | what came of a run, and of several seeds |
@@ -19,6 +20,7 @@ pub mod agenda;
 pub mod claims;
 pub mod generate;
 pub mod node;
+pub mod optimum;
 pub mod random;
 pub mod report;
 pub mod statistics;
