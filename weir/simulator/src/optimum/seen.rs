@@ -40,3 +40,54 @@ fn outdoes(one: &State, other: &State) -> bool {
             .zip(&other.wanted)
             .all(|(one, other)| one <= other)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::{FUNCTIONS_MAX, SLOTS_MAX};
+    use super::super::state::Slot;
+    use super::*;
+
+    #[test]
+    fn a_state_is_new_unless_one_that_was_met_is_no_worse_in_all() {
+        let slot = Slot {
+            free: 10,
+            resident: 0b11,
+            number: 0,
+        };
+        let met = State {
+            open: 0b100,
+            hopeful: 0b100,
+            slots: [slot; SLOTS_MAX],
+            value: 3,
+            wanted: [2; FUNCTIONS_MAX],
+        };
+        let changed = |change: fn(&mut State)| {
+            let mut state = met;
+            change(&mut state);
+            state
+        };
+        let worse: [fn(&mut State); 4] = [
+            |own| own.slots[3].free = 11,
+            |own| own.slots[1].resident = 0b10,
+            |own| own.value = 2,
+            |own| own.wanted[31] = 3,
+        ];
+        let better: [fn(&mut State); 5] = [
+            |own| own.slots[0].free = 9,
+            |own| own.slots[1].resident = 0b111,
+            |own| own.value = 4,
+            |own| own.wanted[31] = 1,
+            |own| own.open = 0b110,
+        ];
+        for change in worse {
+            let mut seen = Seen::default();
+            assert!(seen.is_new(&met) && !seen.is_new(&met));
+            assert!(!seen.is_new(&changed(change)));
+        }
+        for change in better {
+            let mut seen = Seen::default();
+            assert!(seen.is_new(&met));
+            assert!(seen.is_new(&changed(change)));
+        }
+    }
+}

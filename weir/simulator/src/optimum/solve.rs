@@ -1,8 +1,8 @@
 //! The best plan: branch and bound over states, the most promising first.
 //!
-//! A state is given up if its bound is no more than the best plan found, or if one was
-//! met that is no worse. When as many states were opened as may be, those that are left count by their
-//! bounds: no plan reaches more than the greatest of them or the best plan.
+//! A state is given up if its bound is no more than the best plan found, or if one was met that is no worse. When as many
+//! states were opened as may be, those that are left count by their bounds: no plan reaches more than the greatest of
+//! them or the best plan.
 
 use std::cmp::Reverse;
 
@@ -137,5 +137,48 @@ impl Search<'_> {
             }
         }
         self.ways[depth] = ways;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Settings, draw};
+    use super::*;
+
+    /// All that can be reached, without a bound and without a memory of states.
+    fn most(problem: &Problem<'_>, state: &State) -> u32 {
+        let mut ways = Vec::new();
+        problem.expand(state, &mut ways);
+        let after = ways.iter().map(|(_, _, after)| most(problem, after));
+        after.max().unwrap_or_default().max(state.value)
+    }
+
+    /// Larger cases than an enumeration of everything allows: what is given up is never needed.
+    #[test]
+    fn bounds_and_states_that_were_met_change_no_answer() {
+        let mut states = 0;
+        for seed in 0..120 {
+            let settings = Settings {
+                functions: 5,
+                requests: 8,
+                // Some CNNs beside each other, but not all.
+                memory_gb: 0.36,
+                objective: (0.6, 4.0),
+                ..Settings::torpor(2.0)
+            };
+            let case = draw(&settings, seed).unwrap().case;
+            for objective in [
+                Objective::RequestsInTime,
+                Objective::FunctionsCompliant(Percentile::P50),
+            ] {
+                let by_function = objective != Objective::RequestsInTime;
+                let problem = Problem::new(&case, by_function);
+                let root = problem.root(objective.wanted(&case));
+                let answer = solve(&case, objective, u64::MAX);
+                assert_eq!(answer.value, most(&problem, &root), "seed {seed}");
+                states += answer.states;
+            }
+        }
+        assert!(states > 1_000, "{states}");
     }
 }
