@@ -10,6 +10,7 @@
 //! | [`experiments`] | the papers' experiments |
 //! | [`generate`] | workloads made up by rule |
 //! | [`node`] | nodes whose GPUs many functions share |
+//! | [`optimum`] | how far policies are from the best possible |
 //! | [`random`] | random numbers in streams of their own |
 //! | [`report`] | the whole result as one page |
 //! | [`shared`] | GPUs whose SMs many pods share |
@@ -22,6 +23,7 @@ pub mod claims;
 pub mod experiments;
 pub mod generate;
 pub mod node;
+pub mod optimum;
 pub mod random;
 pub mod report;
 pub mod shared;

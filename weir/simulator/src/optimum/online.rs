@@ -1,0 +1,180 @@
+//! The same cases through the policies, which know nothing beforehand.
+
+use policy::pool::preset::Preset;
+use policy::pool::{Percentile, queue};
+use policy::{Span, Time};
+
+use super::draw::{Drawn, of_node};
+use crate::node::outcome::Taken;
+use crate::node::run::Counted;
+use crate::node::{RunError, Settings, run};
+use crate::random::Streams;
+use crate::statistics;
+use crate::traces::{Arrival, FunctionInfo, TraceError, Work, Workload};
+
+/// A policy under comparison, named for what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Online {
+    /// All of papers 2.2, 2.3 and 2.3b.
+    Whole,
+    /// It, with requests by arrival.
+    ArrivalOrder,
+    /// It, with requests by latest start time (M1.10).
+    LatestStart,
+    /// It, with eviction by least recent use.
+    LeastRecentlyUsed,
+    /// It, with slots by chance.
+    RandomPlacement,
+}
+
+impl Online {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Whole,
+        Self::ArrivalOrder,
+        Self::LatestStart,
+        Self::LeastRecentlyUsed,
+        Self::RandomPlacement,
+    ];
+
+    /// For people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole policy",
+            Self::ArrivalOrder => "order of arrival",
+            Self::LatestStart => "latest start time",
+            Self::LeastRecentlyUsed => "least recent use",
+            Self::RandomPlacement => "random placement",
+        }
+    }
+
+    /// The settings of a node that stand for it: nothing else is random there.
+    #[must_use]
+    pub fn settings(self, percentile: Percentile) -> Settings {
+        let preset = match self {
+            Self::Whole | Self::LatestStart => Preset::Adaptive,
+            Self::ArrivalOrder => Preset::ArrivalOrder,
+            Self::LeastRecentlyUsed => Preset::LeastRecentlyUsed,
+            Self::RandomPlacement => Preset::RandomPlacement,
+        };
+        let rules = preset.rules();
+        let mut settings = Settings {
+            queue: rules.queue,
+            slots: rules.slots,
+            ..of_node(percentile)
+        };
+        if self == Self::LatestStart {
+            settings.queue.order = queue::Order::LatestStart;
+        }
+        settings
+    }
+
+    /// Runs a case to its last answer.
+    ///
+    /// # Errors
+    /// The node refuses it: see [`RunError`].
+    pub fn meet(self, drawn: &Drawn, percentile: Percentile) -> Result<Met, RunError> {
+        let case = &drawn.case;
+        let functions = (0..).zip(&drawn.models).map(|(at, &model): (u32, _)| {
+            let name = drawn.hardware.models.get(model).map(|own| own.name.clone());
+            FunctionInfo {
+                model: name,
+                ..FunctionInfo::named(at.to_string())
+            }
+        });
+        let arrivals: Vec<Result<Arrival, TraceError>> = case
+            .requests()
+            .iter()
+            .map(|request| {
+                Ok(Arrival {
+                    at: request.arrival,
+                    function: u32::try_from(request.function).unwrap_or(u32::MAX),
+                    work: Work::Unstated,
+                    objective: Some(request.deadline.since(request.arrival)),
+                })
+            })
+            .collect();
+        let workload = Workload {
+            functions: functions.collect(),
+            arrivals: arrivals.into_iter(),
+        };
+        let span = Counted {
+            from: Time::ZERO,
+            to: ends(drawn),
+            keep: case.requests().len(),
+        };
+        let streams = Streams::new("optimum", drawn.seed);
+        let settings = self.settings(percentile);
+        let outcome = run(
+            &drawn.hardware,
+            &settings,
+            workload,
+            span,
+            &streams,
+            &mut |_, _| true,
+        )?;
+        let by_function: Vec<u64> = outcome
+            .functions
+            .iter()
+            .map(|own| own.requests - own.late)
+            .collect();
+        let percentile = percentile_of(percentile);
+        Ok(Met {
+            in_time: small(by_function.iter().sum()),
+            compliant: small(outcome.compliant(percentile) as u64),
+            taken: outcome.taken,
+        })
+    }
+}
+
+/// What a policy made of a case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Met {
+    /// Requests in time.
+    pub in_time: u32,
+    /// Functions of which enough requests were in time; those without a request do not count.
+    pub compliant: u32,
+    /// What ran, in the order of its ends.
+    pub taken: Vec<Taken>,
+}
+
+/// The same percentile in the unit of statistics: thousandths of a percent.
+pub(super) fn percentile_of(percentile: Percentile) -> statistics::Percentile {
+    let thousandths = percentile.parts_per_million() / 10;
+    // Below a thousandth of a percent one request is enough, as it is above.
+    statistics::Percentile::from_thousandths(thousandths.max(1))
+        .unwrap_or(statistics::Percentile::P999)
+}
+
+/// By when everything has run, however it is ordered and however loads slow each other.
+fn ends(drawn: &Drawn) -> Time {
+    let (case, hardware) = (&drawn.case, &drawn.hardware);
+    let last = case
+        .requests()
+        .iter()
+        .map(|own| own.arrival.max(own.deadline));
+    let alone = |function: usize| hardware.swapped_alone(drawn.models[function]).0;
+    let work: u64 = case
+        .requests()
+        .iter()
+        .map(|own| alone(own.function).max(case.functions()[own.function].swapped.0))
+        .sum();
+    // One after the other, each as slow as beside a load on every other slot.
+    let slow = 1.0 + hardware.link.contention * 64.0;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "not negative, and a float stops at the bounds"
+    )]
+    let slow = slow as u64 + 1;
+    let work = Span(work.saturating_mul(slow));
+    last.max()
+        .unwrap_or_default()
+        .after(work)
+        .after(Span::from_secs(1))
+}
+
+fn small(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

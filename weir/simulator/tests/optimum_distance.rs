@@ -1,0 +1,201 @@
+//! How far the policies are from the best possible, on small cases of Torpor's node. The long run, in release, takes
+//! a few minutes: `cargo test -p simulator --release --test optimum_distance -- --ignored --nocapture`.
+
+use policy::Span;
+use simulator::optimum::plan::check;
+use simulator::optimum::{
+    Drawn, Loads, Met, Objective, Online, Placed, Settings, distance, draw, solve,
+};
+use simulator::statistics::Percentile;
+
+fn small(load: f64) -> Settings {
+    Settings {
+        functions: 4,
+        requests: 9,
+        ..Settings::torpor(load)
+    }
+}
+
+/// What a policy did, as a plan. Which of a function's requests ran is not told: the first that is there, but for
+/// policies that put those behind that are late the first that is there and in time, if there is one.
+fn plan_of(drawn: &Drawn, met: &Met, online: Online) -> Vec<Placed> {
+    let requests = drawn.case.requests();
+    let mut taken = met.taken.clone();
+    taken.sort_by_key(|own| (own.from, own.slot));
+    let mut waiting: Vec<usize> = (0..requests.len()).collect();
+    taken
+        .iter()
+        .map(|own| {
+            let there = |&at: &usize| {
+                requests[at].function == own.function as usize && requests[at].arrival <= own.from
+            };
+            let ahead = |at: &usize| {
+                let in_time = own.to <= requests[*at].deadline;
+                there(at) && (in_time || online == Online::ArrivalOrder)
+            };
+            let at = waiting
+                .iter()
+                .position(ahead)
+                .or_else(|| waiting.iter().position(there))
+                .expect("a slot is taken by a request that is there");
+            Placed {
+                request: waiting.remove(at),
+                slot: own.slot as usize,
+                from: own.from,
+                to: own.to,
+                loads: own.loaded > own.from,
+                keeps: 0,
+            }
+        })
+        .collect()
+}
+
+/// Gives each load of a plan the models that its slot needs next without a load: what was evicted does not show.
+fn keep_what_is_asked_for(drawn: &Drawn, plan: &mut [Placed]) {
+    let function = |step: &Placed| drawn.case.requests()[step.request].function;
+    for at in 0..plan.len() {
+        let step = plan[at];
+        let mut keeps = 0_u32;
+        let mut seen = 1_u32 << function(&step);
+        for later in plan[at + 1..]
+            .iter()
+            .filter(|later| later.slot == step.slot)
+        {
+            let own = 1_u32 << function(later);
+            if !later.loads && seen & own == 0 {
+                keeps |= own;
+            }
+            seen |= own;
+        }
+        plan[at].keeps = keeps;
+    }
+}
+
+/// The node's law is the solver's: all that a policy does is a plan, to the nanosecond, with as many in time.
+#[test]
+fn what_a_policy_does_is_a_plan_and_no_policy_beats_the_best() {
+    let percentile = Percentile::P98;
+    let (mut below, mut loads) = (0, 0);
+    for seed in 0..60 {
+        let settings = small([0.5, 0.8, 1.2][usize::try_from(seed % 3).unwrap()]);
+        let drawn = draw(&settings, seed).unwrap();
+        let best = solve(&drawn.case, Objective::RequestsInTime, u64::MAX);
+        let objective = Objective::FunctionsCompliant(percentile);
+        let functions = solve(&drawn.case, objective, u64::MAX);
+        assert!(best.is_exact() && functions.is_exact());
+        for online in Online::ALL {
+            let met = online.meet(&drawn, settings.percentile).unwrap();
+            assert_eq!(met.taken.len(), settings.requests, "everything ran");
+            let mut plan = plan_of(&drawn, &met, online);
+            keep_what_is_asked_for(&drawn, &mut plan);
+            let score = check(&drawn.case, &plan)
+                .unwrap_or_else(|error| panic!("seed {seed}, {online:?}: {error}: {plan:?}"));
+            assert_eq!(score.in_time, met.in_time, "seed {seed}, {online:?}");
+            assert_eq!(score.value(&drawn.case, objective), met.compliant);
+            assert!(met.in_time <= best.value, "seed {seed}, {online:?}");
+            assert!(met.compliant <= functions.value, "seed {seed}, {online:?}");
+            below += u32::from(met.in_time < best.value);
+            loads += plan.iter().filter(|step| step.loads).count();
+        }
+    }
+    assert!(below > 30 && loads > 300, "{below}, {loads}");
+}
+
+/// With links and contention, the optimum of the easier node bounds them still.
+#[test]
+fn the_fastest_path_bounds_a_node_with_links_and_contention() {
+    let mut linked = 0;
+    for seed in 0..40 {
+        let settings = Settings {
+            loads: Loads::FastestPath,
+            ..small(1.5)
+        };
+        let drawn = draw(&settings, seed).unwrap();
+        assert!(drawn.hardware.link.contention > 0.0 && drawn.hardware.node.pairs.len() == 1);
+        let best = solve(&drawn.case, Objective::RequestsInTime, u64::MAX);
+        for online in Online::ALL {
+            let met = online.meet(&drawn, settings.percentile).unwrap();
+            assert!(met.in_time <= best.bound, "seed {seed}, {online:?}");
+            for own in &met.taken {
+                let function = drawn.case.functions()[own.function as usize];
+                let least = if own.loaded > own.from {
+                    function.swapped
+                } else {
+                    function.execution
+                };
+                assert!(own.to.since(own.from) >= least, "seed {seed}, {online:?}");
+                let link = own.to.since(own.from) == least && least > Span::ZERO;
+                linked += u32::from(own.loaded > own.from && link);
+            }
+        }
+    }
+    assert!(linked > 0);
+}
+
+#[test]
+fn the_distance_of_a_few_cases_comes_out_the_same_each_time() {
+    let settings = small(0.8);
+    let distance = || distance(&settings, 0..25).unwrap();
+    let one = distance();
+    assert_eq!(one, distance());
+    assert_eq!((one.cases, one.requests_all), (25, 225));
+    assert_eq!((one.requests.exact, one.functions.exact), (25, 25));
+    for own in &one.policies {
+        for tally in [own.requests, own.functions] {
+            assert!(tally.worst <= tally.ratio.mean && tally.ratio.mean <= 1.0);
+            assert!(tally.ratio.low <= tally.ratio.mean && tally.ratio.mean <= tally.ratio.high);
+            assert_eq!(tally.reached.of, 25);
+        }
+        assert!(own.requests.total <= one.requests.found);
+        assert!(own.functions.total <= one.functions.found);
+    }
+    let worst = one.of(Online::Whole).unwrap().requests;
+    let drawn = draw(&settings, worst.worst_seed).unwrap();
+    let met = Online::Whole.meet(&drawn, settings.percentile).unwrap();
+    let best = solve(&drawn.case, Objective::RequestsInTime, u64::MAX);
+    assert!((f64::from(met.in_time) / f64::from(best.value) - worst.worst).abs() < 1e-12);
+    let table = one.table();
+    assert!(
+        table.contains("whole policy") && table.contains("25 of 25 exact"),
+        "{table}"
+    );
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    type Change = fn(&mut Settings);
+    let changes: [(Change, &str); 7] = [
+        (|own| own.slots = 0, "slots is 0"),
+        (|own| own.slots = 5, "slots is 5"),
+        (|own| own.functions = 0, "functions is 0"),
+        (|own| own.functions = 33, "33 functions"),
+        (|own| own.requests = 65, "65 requests"),
+        (|own| own.load = 0.0, "load is 0"),
+        (|own| own.objective = (2.0, 1.0), "objective is 2 to 1"),
+    ];
+    for (change, said) in changes {
+        let mut settings = small(1.0);
+        change(&mut settings);
+        let error = draw(&settings, 1).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    assert!(distance(&small(1.0), 0..1).is_err());
+}
+
+#[test]
+#[ignore = "minutes in release: the figures, not a check"]
+#[expect(clippy::print_stdout, reason = "its tables are what it is run for")]
+fn the_distance_over_250_cases_of_each_load() {
+    for loads in [Loads::FromHost, Loads::FastestPath] {
+        for load in [0.6, 1.0, 1.5, 2.5] {
+            let settings = Settings {
+                loads,
+                ..Settings::torpor(load)
+            };
+            let distance = distance(&settings, 0..250).unwrap();
+            let states = (distance.requests.states_max, distance.functions.states_max);
+            println!("{loads:?}, load {load}, most states for a case: {states:?}");
+            println!("{}", distance.table());
+        }
+    }
+}
