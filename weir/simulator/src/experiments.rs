@@ -4,7 +4,9 @@
 //! seeds with the same arrivals for all rules, and gives tables and figures for people, and evidence for
 //! [claims](crate::claims), whose rules were settled beforehand.
 
+mod best;
 mod evidence;
+mod fast;
 mod matrix;
 mod page;
 mod rules;
@@ -67,6 +69,9 @@ pub enum ExperimentError {
     /// A run came to nothing.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// A run of GPUs whose SMs are shared came to nothing.
+    #[error(transparent)]
+    Shared(#[from] crate::shared::run::RunError),
 }
 
 /// An experiment that can be run.
@@ -133,8 +138,13 @@ pub fn run(
     seeds: u32,
     watch: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Findings, ExperimentError> {
+    match id {
+        fast::ID => return fast::run(seeds, watch),
+        best::ID => return best::run(seeds, watch),
+        _ => {}
+    }
     let Some((id, text)) = FILES.iter().find(|(own, _)| *own == id) else {
-        let names: Vec<_> = FILES.iter().map(|(id, _)| *id).collect();
+        let names: Vec<_> = all().iter().map(|listed| listed.id).collect();
         return Err(ExperimentError::Unknown {
             found: id.to_owned(),
             allowed: names.join(", "),
@@ -165,7 +175,7 @@ mod tests {
                 assert!(claims.get(&evidence.claim).is_some(), "{}", evidence.claim);
             }
         }
-        assert_eq!(all().len(), FILES.len());
+        assert_eq!(all().len(), FILES.len() + 2);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! How far the policies are from the best possible, on small cases of Torpor's node. The long run, in release, takes
-//! a few minutes: `cargo test -p simulator --release --test optimum_distance -- --ignored --nocapture`.
+//! How far the policies are from the best possible, on small cases of Torpor's node. The figures come of
+//! `weir simulate experiment distance`.
 
 use policy::Span;
 use simulator::optimum::plan::check;
@@ -180,22 +180,4 @@ fn settings_out_of_range_are_named() {
         assert!(error.to_string().contains(said), "{error}");
     }
     assert!(distance(&small(1.0), 0..1).is_err());
-}
-
-#[test]
-#[ignore = "minutes in release: the figures, not a check"]
-#[expect(clippy::print_stdout, reason = "its tables are what it is run for")]
-fn the_distance_over_250_cases_of_each_load() {
-    for loads in [Loads::FromHost, Loads::FastestPath] {
-        for load in [0.6, 1.0, 1.5, 2.5] {
-            let settings = Settings {
-                loads,
-                ..Settings::torpor(load)
-            };
-            let distance = distance(&settings, 0..250).unwrap();
-            let states = (distance.requests.states_max, distance.functions.states_max);
-            println!("{loads:?}, load {load}, most states for a case: {states:?}");
-            println!("{}", distance.table());
-        }
-    }
 }

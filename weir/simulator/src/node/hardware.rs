@@ -331,7 +331,6 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (from, to, key) in [
-            ("slots = 4", "slots = 0", "0 slots are not 1 to 64"),
             ("slots = 4", "slots = 5", "node.links is 4 rows"),
             (
                 "weights_mb = 56.596",
