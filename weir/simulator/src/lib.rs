@@ -14,6 +14,7 @@
 //! | [`report`] | the whole result as one page |
 //! | [`statistics`] | what came of a run, and of several seeds |
 //! | [`traces`] | recorded workloads, read and written |
+//! | [`what_if`] | users' own functions on a cluster of their own |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
@@ -25,3 +26,4 @@ pub mod random;
 pub mod report;
 pub mod statistics;
 pub mod traces;
+pub mod what_if;
