@@ -7,6 +7,7 @@
 //! | [`cluster`] | nodes, GPUs, memory, links, price |
 //! | [`functions`] | models and objectives, by function |
 //! | [`load`] | a trace or a made-up workload, read once for all runs |
+//! | [`called`] | what a function is, of all that is said of it |
 //! | [`scenario`] | all three together, and one run of them |
 //! | [`sweep`] | which runs: a value that goes through a range, several rules |
 //! | [`answer`] | what came of a run |
@@ -21,8 +22,10 @@
 //! that is called; see [`load::REQUESTS_MAX`] and [`scenario::FUNCTIONS_MAX`].
 
 pub mod answer;
+pub mod called;
 pub mod cluster;
 pub mod functions;
+mod judge;
 pub mod limit;
 pub mod load;
 pub mod page;

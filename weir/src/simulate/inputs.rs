@@ -87,7 +87,7 @@ fn spec(name: &str, arguments: &WhatIf) -> anyhow::Result<Spec> {
 fn on_one_line(text: &str) -> String {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let first = lines.next().unwrap_or_default();
-    match lines.last() {
+    match lines.next_back() {
         Some(last) => format!("{first}: {last}"),
         None => first.to_owned(),
     }
@@ -113,7 +113,7 @@ pub(super) fn load(
         from: Time(seconds(arguments.from)),
         length: arguments
             .seconds
-            .map_or(Window::default().length, |length| Span(seconds(length))),
+            .map_or_else(|| Window::default().length, |length| Span(seconds(length))),
     };
     let mut watch = |requests| {
         progress.reads(requests);

@@ -110,7 +110,7 @@ impl Cluster {
         };
         let needed = |value: Option<f64>, of_like: f64, table: &str, key: &str| {
             value
-                .or(given.then_some(of_like))
+                .or_else(|| given.then_some(of_like))
                 .ok_or_else(|| text.missing(table, key))
         };
         let (node, link) = (&said.node, &said.link);
@@ -121,8 +121,8 @@ impl Cluster {
         };
         let models_gb = positive(&node.models_gb)?;
         let models_gb = needed(models_gb, of.node.models_gb, "node", "models_gb")?;
-        let memory_gb = positive(&node.memory_gb)?
-            .unwrap_or_else(|| if given { of.node.memory_gb } else { models_gb });
+        let of_like = if given { of.node.memory_gb } else { models_gb };
+        let memory_gb = positive(&node.memory_gb)?.unwrap_or(of_like);
         if memory_gb < models_gb {
             let span = node.memory_gb.as_ref().or(node.models_gb.as_ref());
             let span = span.map_or(0..0, Spanned::span);

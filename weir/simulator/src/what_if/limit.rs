@@ -165,7 +165,7 @@ impl Binding {
             (late, functions, limit)
         });
         // The first of equals is the one that stands first in the table.
-        late.sort_by(|one, other| (other.0, other.1).cmp(&(one.0, one.1)));
+        late.sort_by_key(|&(late, functions, _)| std::cmp::Reverse((late, functions)));
         let [(_, functions, limit), ..] = late;
         let busy = percent(whole.busy);
         if functions == 0 {
