@@ -166,7 +166,6 @@ fn sweep(answers: &[Answer], axis: Option<Axis>) -> Section {
         Column::number("functions that keep"),
         Column::number("GPUs"),
         Column::number("taken, mean"),
-        Column::number("taken, most"),
         Column::number("loads add"),
         Column::number("cost an hour"),
     ];
@@ -182,7 +181,6 @@ fn sweep(answers: &[Answer], axis: Option<Axis>) -> Section {
             )),
             Cell::Number(f64::from(own.gpus), Unit::Count),
             Cell::Number(own.slots_mean, Unit::Plain),
-            Cell::Number(f64::from(own.slots_peak), Unit::Count),
             Cell::Number(own.gpu_swapping, Unit::Share),
             Cell::Text(money(own.cost_per_hour)),
         ]
