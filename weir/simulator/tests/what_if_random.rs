@@ -1,5 +1,4 @@
 //! What has to be so whatever a user asks: random clusters, functions and loads, and files that are spoiled at random.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::pool::preset::Preset;
 use simulator::random::Streams;
