@@ -1,6 +1,7 @@
 //! Weir's command line.
 
 mod demo;
+mod simulate;
 mod softgpu;
 
 use std::ffi::OsString;
@@ -22,6 +23,8 @@ struct Arguments {
 enum Command {
     /// Replay a real trace against stock and Weir settings and compare.
     Demo(demo::Arguments),
+    /// What if: functions and their load on a cluster, in virtual time; and the papers' experiments.
+    Simulate(Box<simulate::Arguments>),
     /// Run CUDA programs on a software GPU, and see who held what of it.
     Softgpu(softgpu::Arguments),
     /// Run one of the demo's programs; settings come from the environment, as in a pod.
@@ -66,14 +69,8 @@ fn main() -> ExitCode {
         return code;
     }
     match Arguments::parse().command {
-        Command::Demo(arguments) => match demo::run(&arguments) {
-            Ok(code) => code,
-            Err(error) => {
-                // Nobody to tell if this fails.
-                let _written = writeln!(std::io::stderr(), "weir: {error:#}");
-                ExitCode::from(2)
-            }
-        },
+        Command::Demo(arguments) => ended(demo::run(&arguments)),
+        Command::Simulate(arguments) => ended(simulate::run(*arguments)),
         Command::Softgpu(arguments) => softgpu::run(&arguments),
         Command::Child {
             program,
@@ -98,6 +95,15 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// An error is the user's to mend.
+fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        // Nobody to tell if this fails.
+        let _written = writeln!(std::io::stderr(), "weir: {error:#}");
+        ExitCode::from(2)
+    })
 }
 
 /// A program's name before its arguments.

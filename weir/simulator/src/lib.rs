@@ -16,6 +16,7 @@
 //! | [`shared`] | GPUs whose SMs many pods share |
 //! | [`statistics`] | what came of a run, and of several seeds |
 //! | [`traces`] | recorded workloads, read and written |
+//! | [`what_if`] | users' own functions on a cluster of their own |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
@@ -29,3 +30,4 @@ pub mod report;
 pub mod shared;
 pub mod statistics;
 pub mod traces;
+pub mod what_if;

@@ -1,0 +1,192 @@
+//! What came of a run: of each function and of the whole.
+
+use policy::Span;
+use serde::Serialize;
+
+use super::limit::{Binding, Limit};
+use crate::node::Taken;
+use crate::statistics::{Histogram, Timeline};
+
+/// What came of a function.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FunctionAnswer {
+    /// Its name in the trace.
+    pub name: String,
+    /// Its model; empty: one of its own.
+    pub model: String,
+    /// Requests counted.
+    pub requests: u64,
+    /// Of them, late or never answered.
+    pub late: u64,
+    /// Of them, the share in time; none without requests.
+    pub attainment: Option<f64>,
+    /// How long they may take, ms; none where requests state that themselves.
+    pub objective_ms: Option<f64>,
+    /// The percentile that has to be in time.
+    pub percentile: f64,
+    /// Whether it is.
+    pub keeps: bool,
+    /// Median latency, ms; none if nothing was answered.
+    pub p50_ms: Option<f64>,
+    /// Latency at its percentile, ms, of what was answered.
+    pub at_percentile_ms: Option<f64>,
+    /// Execution with the model resident, ms.
+    pub execution_ms: f64,
+    /// Execution with the model coming from the host, alone, ms.
+    pub swapped_ms: f64,
+    /// The share of its requests that had to load.
+    pub loads: f64,
+    /// GPU time that it would be charged (M2.18), s: taken time in whole ms a request, and a tenth of the time its
+    /// model waits in host memory.
+    pub billed_gpu_s: f64,
+    /// What stands in its way.
+    pub limit: Limit,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    /// By which rules.
+    pub rule: &'static str,
+    /// GPUs of each node.
+    pub gpus_per_node: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// GPUs in all.
+    pub gpus: u32,
+    /// Memory for models of each GPU, 10⁹ bytes.
+    pub models_gb: f64,
+    /// Host to GPU, 10⁹ bytes per second.
+    pub host_gb_per_s: f64,
+    /// Rate in multiples of the trace's.
+    pub rate_scale: f64,
+    /// It was told to stop: all of this is of the time until then.
+    pub stopped: bool,
+    /// Time counted, s.
+    pub counted_s: f64,
+    /// Requests counted.
+    pub requests: u64,
+    /// Of them, the share in time.
+    pub attainment: f64,
+    /// Functions with requests that were counted.
+    pub functions_called: usize,
+    /// Of them, those that keep their objective.
+    pub functions_keeping: usize,
+    /// The share of time that GPUs are taken.
+    pub gpu_busy: f64,
+    /// The share of taken time that loads add to execution.
+    pub gpu_swapping: f64,
+    /// GPUs taken at once, mean.
+    pub slots_mean: f64,
+    /// GPUs taken at once, most.
+    pub slots_peak: u32,
+    /// Requests whose model had to be loaded.
+    pub loads: u64,
+    /// Models that gave way.
+    pub evictions: u64,
+    /// GPUs times time counted, h.
+    pub gpu_hours: f64,
+    /// GPU time that functions would be charged, h.
+    pub billed_gpu_hours: f64,
+    /// What the GPUs cost for the time counted; none without a price.
+    pub cost: Option<f64>,
+    /// What they cost an hour.
+    pub cost_per_hour: Option<f64>,
+    /// What a million requests in time cost.
+    pub cost_per_million_in_time: Option<f64>,
+    /// What stands in the way of more.
+    pub binding: Binding,
+    /// What to know beside it.
+    pub notes: Vec<String>,
+    /// By function, in the order of the trace.
+    pub functions: Vec<FunctionAnswer>,
+    /// For plots.
+    #[serde(skip)]
+    pub detail: Detail,
+}
+
+/// What plots are made of.
+#[derive(Clone, Debug)]
+pub struct Detail {
+    /// Latencies of each function of the answer; none ran: empty.
+    pub latencies: Vec<Histogram>,
+    /// Objective of each function.
+    pub objectives: Vec<Option<Span>>,
+    /// How busy GPUs were over the whole run.
+    pub timeline: Timeline,
+    /// Every stretch in which a GPU was taken, by the time of its end; functions are places in the answer.
+    pub taken: Vec<Taken>,
+}
+
+impl Answer {
+    /// Whether every function keeps its objective.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        !self.stopped && self.functions_keeping == self.functions_called
+    }
+}
+
+/// The fewest GPUs with which every objective holds, of runs under the same rule; of runs that were not stopped.
+#[must_use]
+pub fn fewest_gpus(answers: &[Answer], rule: &str) -> Option<u32> {
+    let holding = answers.iter().filter(|own| own.rule == rule && own.holds());
+    holding.map(|own| own.gpus).min()
+}
+
+/// All runs of a sweep; what plots are made of is kept of one.
+#[derive(Clone, Debug, Default)]
+pub struct Runs {
+    answers: Vec<Answer>,
+    shown: Option<usize>,
+}
+
+impl Runs {
+    /// One more. It is the one to show if it is better than the one so far: every objective holds, with fewer GPUs or
+    /// at a higher rate; where none holds, more functions keep theirs, then more requests are in time.
+    pub fn push(&mut self, mut answer: Answer) {
+        let better = self.shown().is_none_or(|shown| {
+            let key = |own: &Answer| {
+                let fewer = if own.holds() { u32::MAX - own.gpus } else { 0 };
+                (own.holds(), fewer, own.functions_keeping)
+            };
+            let finer = |own: &Answer| {
+                if own.holds() {
+                    own.rate_scale
+                } else {
+                    own.attainment
+                }
+            };
+            let order = key(&answer).cmp(&key(shown));
+            order.then(finer(&answer).total_cmp(&finer(shown))).is_gt()
+        });
+        if better {
+            if let Some(shown) = self.shown.and_then(|at| self.answers.get_mut(at)) {
+                shown.detail.forget();
+            }
+            self.shown = Some(self.answers.len());
+        } else {
+            answer.detail.forget();
+        }
+        self.answers.push(answer);
+    }
+
+    /// In the order in which they were run.
+    #[must_use]
+    pub fn answers(&self) -> &[Answer] {
+        &self.answers
+    }
+
+    /// The one whose details are kept.
+    #[must_use]
+    pub fn shown(&self) -> Option<&Answer> {
+        self.answers.get(self.shown?)
+    }
+}
+
+impl Detail {
+    /// Not the timeline, which is small.
+    fn forget(&mut self) {
+        self.latencies = Vec::new();
+        self.taken = Vec::new();
+    }
+}

@@ -1,0 +1,295 @@
+//! From the outcome of a run to its answer.
+
+use policy::pool::billing::Bill;
+use policy::{Span, Time};
+
+use super::answer::{Answer, Detail, FunctionAnswer};
+use super::called::Called;
+use super::cluster::Cluster;
+use super::limit::{Binding, Signs, Whole};
+use super::scenario::{Point, Scenario};
+use crate::node::outcome::part;
+use crate::node::{Hosting, NodeOutcome, Outcome, Taken};
+use crate::statistics::{Percentile, Timeline};
+
+/// Steps of the timeline of busy slots: between half of that and that many.
+const BINS: usize = 240;
+
+/// What the stretches say of a function.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    requests: u64,
+    busy: Span,
+    /// What loads add to execution.
+    added: Span,
+    bill: Bill,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a mean")]
+fn mean_ms(sum: Span, count: u64) -> f64 {
+    sum.0 as f64 / 1e6 / count.max(1) as f64
+}
+
+fn ms(span: Span) -> f64 {
+    span.as_secs_f64() * 1e3
+}
+
+/// The most that are taken at once.
+fn peak(taken: &[Taken]) -> u32 {
+    let mut from: Vec<Time> = taken.iter().map(|own| own.from).collect();
+    from.sort_unstable();
+    let mut ends = taken.iter().map(|own| own.to).peekable();
+    let (mut now, mut most) = (0_u32, 0);
+    for from in from {
+        // One that ends when another begins makes room for it.
+        while ends.next_if(|&to| to <= from).is_some() {
+            now -= 1;
+        }
+        now += 1;
+        most = most.max(now);
+    }
+    most
+}
+
+/// What a run comes to, until a time.
+pub(super) fn judge(
+    scenario: &Scenario<'_>,
+    point: Point,
+    cluster: &Cluster,
+    kept: &[usize],
+    outcome: &Outcome,
+    from: Time,
+    until: Time,
+) -> Answer {
+    let (nodes, slots) = (point.nodes as usize, point.gpus as usize);
+    let counted = until.since(from);
+    let is_swapped = point.rule.hosting() == Hosting::Swapped;
+    let width = Span((counted.0 / BINS as u64 + 1).max(1_000_000));
+    let mut timeline = match Timeline::new(from, nodes * slots, BINS, width) {
+        Ok(timeline) => timeline,
+        Err(error) => unreachable!("{error}"),
+    };
+    timeline.pass(until);
+    let mut used = vec![Used::default(); scenario.called.len()];
+    let mut node_busy = vec![Span::ZERO; nodes];
+    let mut node_added = vec![Span::ZERO; nodes];
+    let mut taken = outcome.taken.clone();
+    for own in &mut taken {
+        own.function = u32::try_from(kept[own.function as usize]).unwrap_or(u32::MAX);
+        own.from = own.from.max(from);
+        own.loaded = own.loaded.clamp(own.from, own.to);
+        let at = own.function as usize;
+        let busy = own.to.since(own.from);
+        let execution = scenario.called[at].execution;
+        let added = if own.loaded > own.from {
+            busy.less(execution)
+        } else {
+            Span::ZERO
+        };
+        let node = own.slot as usize / slots;
+        node_busy[node].0 += busy.0;
+        node_added[node].0 += added.0;
+        used[at].requests += 1;
+        used[at].busy.0 += busy.0;
+        used[at].added.0 += added.0;
+        used[at].bill.used(busy);
+        timeline.busy(own.slot as usize, own.from, own.to);
+    }
+    if !outcome.stopped {
+        // What still ran at the end is in there as well.
+        for (busy, node) in node_busy.iter_mut().zip(&outcome.nodes) {
+            busy.0 = node.busy.iter().map(|busy| busy.0).sum();
+        }
+    }
+    let share = |busy: Span| part(busy.0, counted.0) / f64::from(point.gpus);
+    let arrived = scenario.arrived(point.rate_scale, from, until);
+    let mut place = vec![None; scenario.called.len()];
+    for (number, &at) in kept.iter().enumerate() {
+        place[at] = Some(number);
+    }
+    let mut functions = Vec::with_capacity(scenario.called.len());
+    let mut latencies = Vec::with_capacity(scenario.called.len());
+    let mut limits = Vec::with_capacity(scenario.called.len());
+    for (at, own) in scenario.called.iter().enumerate() {
+        let ran = place[at];
+        let (requests, late, loads, refused) = match ran.map(|number| outcome.functions[number]) {
+            Some(of) => (of.requests, of.late, of.loads, of.refused > 0),
+            // No room for it: all of its requests are late.
+            None => (arrived[own.place], arrived[own.place], 0, true),
+        };
+        let histogram = ran
+            .map(|number| outcome.models[number].clone())
+            .unwrap_or_default();
+        if is_swapped && ran.is_some() {
+            used[at].bill.resident(from);
+        }
+        let node = ran.unwrap_or(0) % nodes;
+        let swapped = cluster.swapped(own.weights_mb, own.execution);
+        let keeps = own.percentile.kept(requests - late, requests);
+        let busy_ms = mean_ms(used[at].busy, used[at].requests);
+        let signs = Signs {
+            keeps,
+            refused,
+            execution_ms: ms(own.execution),
+            swapped_ms: if is_swapped {
+                ms(swapped)
+            } else {
+                ms(own.execution)
+            },
+            objective_ms: ms(own.objective),
+            may_be_late: 1.0 - f64::from(own.percentile.thousandths()) / 1e5,
+            loads: part(loads, requests),
+            busy: share(node_busy[node]),
+            node_swaps: part(node_added[node].0, node_busy[node].0),
+            loading_ms: mean_ms(used[at].added, used[at].requests),
+            waiting_ms: histogram
+                .mean()
+                .map_or(0.0, |mean| (ms(mean) - busy_ms).max(0.0)),
+        };
+        let limit = signs.limit();
+        limits.push((limit, late));
+        let latency = |percentile| histogram.percentile(percentile).map(ms);
+        functions.push(FunctionAnswer {
+            name: own.name.clone(),
+            model: own.model.clone(),
+            requests,
+            late,
+            attainment: (requests > 0).then(|| part(requests - late, requests)),
+            objective_ms: (!own.by_request).then(|| ms(own.objective)),
+            percentile: f64::from(own.percentile.thousandths()) / 1e3,
+            keeps,
+            p50_ms: latency(Percentile::P50),
+            at_percentile_ms: latency(own.percentile),
+            execution_ms: ms(own.execution),
+            swapped_ms: ms(swapped),
+            loads: part(loads, requests),
+            billed_gpu_s: used[at].bill.charge(until).gpu_time().as_secs_f64(),
+            limit,
+        });
+        latencies.push(histogram);
+    }
+    let gpus = point.gpus * point.nodes;
+    let busy = Span(node_busy.iter().map(|busy| busy.0).sum());
+    let added = node_added.iter().map(|added| added.0).sum();
+    let requests: u64 = functions.iter().map(|own| own.requests).sum();
+    let late: u64 = functions.iter().map(|own| own.late).sum();
+    let called = functions.iter().filter(|own| own.requests > 0);
+    let keeping = called.clone().filter(|own| own.keeps).count();
+    let functions_called = called.count();
+    let gpu_busy = part(busy.0, counted.0) / f64::from(gpus);
+    let gpu_swapping = part(added, busy.0);
+    let gpu_hours = counted.as_secs_f64() / 3_600.0 * f64::from(gpus);
+    let cost_per_hour = cluster
+        .price_per_gpu_hour
+        .map(|price| price * f64::from(gpus));
+    let cost = cluster.price_per_gpu_hour.map(|price| price * gpu_hours);
+    let billed: f64 = functions.iter().map(|own| own.billed_gpu_s).sum();
+    let whole = Whole {
+        busy: gpu_busy,
+        swaps: gpu_swapping,
+        functions: functions_called,
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a count in millions")]
+    let millions = (requests - late) as f64 / 1e6;
+    let sum = |of: fn(&NodeOutcome) -> u64| outcome.nodes.iter().map(of).sum();
+    Answer {
+        rule: point.rule.name(),
+        gpus_per_node: point.gpus,
+        nodes: point.nodes,
+        gpus,
+        models_gb: point.models_gb,
+        host_gb_per_s: point.host_gb_per_s,
+        rate_scale: point.rate_scale,
+        stopped: outcome.stopped,
+        counted_s: counted.as_secs_f64(),
+        requests,
+        attainment: part(requests - late, requests),
+        functions_called,
+        functions_keeping: keeping,
+        gpu_busy,
+        gpu_swapping,
+        slots_mean: gpu_busy * f64::from(gpus),
+        slots_peak: peak(&taken),
+        loads: sum(|node| node.host_loads + node.link_loads),
+        evictions: sum(|node| node.evictions),
+        gpu_hours,
+        billed_gpu_hours: billed / 3_600.0,
+        cost,
+        cost_per_hour,
+        cost_per_million_in_time: cost.filter(|_| millions > 0.0).map(|cost| cost / millions),
+        binding: Binding::of(&limits, whole),
+        notes: notes(scenario),
+        detail: Detail {
+            latencies,
+            objectives: functions
+                .iter()
+                .zip(&scenario.called)
+                .map(|(own, called)| own.objective_ms.map(|_| called.objective))
+                .collect(),
+            timeline,
+            taken,
+        },
+        functions,
+    }
+}
+
+/// What a reader should know of how a run was made.
+fn notes(scenario: &Scenario<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let varied = |own: &&Called| own.varies.is_some_and(|varies| varies > 0.3);
+    let (count, most) = scenario
+        .called
+        .iter()
+        .filter(varied)
+        .fold((0, 0.0_f64), |(count, most), own| {
+            (count + 1, most.max(own.varies.unwrap_or(0.0)))
+        });
+    if count > 0 {
+        notes.push(format!(
+            "The trace's service times vary within {count} functions by more than 30 % of their mean (up to {:.0} %); \
+             a run takes the mean, so tails are too kind.",
+            most * 100.0
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_that_of_a_naive_count() {
+        // SplitMix64.
+        let mut state = 7_u64;
+        let mut below = |bound: u64| {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (z ^ (z >> 31)) % bound
+        };
+        for round in 0..200 {
+            let mut taken: Vec<Taken> = (0..below(20))
+                .map(|_| {
+                    let from = below(50);
+                    let to = from + 1 + below(20);
+                    Taken {
+                        slot: 0,
+                        function: 0,
+                        from: Time(from),
+                        loaded: Time(from),
+                        to: Time(to),
+                    }
+                })
+                .collect();
+            taken.sort_by_key(|own| own.to);
+            let at = |now: u64| {
+                let holds = |own: &&Taken| own.from <= Time(now) && Time(now) < own.to;
+                taken.iter().filter(holds).count()
+            };
+            let naive = (0..80).map(at).max().unwrap_or(0);
+            assert_eq!(peak(&taken) as usize, naive, "round {round}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! A cluster, functions and a load together, and one run of them.
+
+use policy::pool::preset::Preset;
+use policy::{Span, Time};
+use thiserror::Error;
+
+use super::answer::Answer;
+use super::called::{Called, resolve};
+use super::cluster::Cluster;
+use super::functions::Functions;
+use super::judge::judge;
+use super::load::Load;
+use crate::node::{Counted, Hosting, ModelTimes, Noise, RunError, Settings, run};
+use crate::random::Streams;
+use crate::traces::{Arrival, FunctionInfo, TraceError, Work, Workload};
+
+/// Most functions that are called in a window.
+pub const FUNCTIONS_MAX: usize = 16_384;
+
+/// By which rules GPUs are shared, named for what they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule(pub Preset);
+
+impl Rule {
+    /// By its name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let mut all = Preset::ALL.into_iter().map(Self);
+        all.find(|rule| rule.name() == name)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            Preset::Adaptive => "adaptive",
+            Preset::EarlyBinding => "early-binding",
+            Preset::EarlyBindingKeepAlive => "early-binding-keep-alive",
+            Preset::ArrivalOrder => "arrival-order",
+            Preset::RandomPlacement => "random-placement",
+            Preset::LeastRecentlyUsed => "least-recently-used",
+            Preset::NoSwap => "no-swap",
+            Preset::SimpleSwap => "simple-swap",
+        }
+    }
+
+    pub(super) const fn hosting(self) -> Hosting {
+        match self.0 {
+            Preset::EarlyBinding => Hosting::Native,
+            Preset::EarlyBindingKeepAlive => Hosting::KeptAlive,
+            _ => Hosting::Swapped,
+        }
+    }
+}
+
+/// What may differ from run to run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// By which rules.
+    pub rule: Rule,
+    /// GPUs of each node.
+    pub gpus: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Memory for models of each GPU, 10⁹ bytes.
+    pub models_gb: f64,
+    /// Host to GPU, 10⁹ bytes per second.
+    pub host_gb_per_s: f64,
+    /// How often requests come, in multiples of the trace's rate: gaps between arrivals are divided by it.
+    pub rate_scale: f64,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum WhatIfError {
+    /// A function lacks something.
+    #[error("function {function:?}: {what}")]
+    Function {
+        /// Which.
+        function: String,
+        /// What it lacks, and where that can be said.
+        what: String,
+    },
+    /// Too many functions.
+    #[error(
+        "{0} functions are called: at most {FUNCTIONS_MAX} can be run, so leave some out (leave_out = true)"
+    )]
+    TooMany(usize),
+    /// None at all.
+    #[error("every function that is called is left out")]
+    NoFunction,
+    /// The run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Scenario<'a> {
+    /// Where.
+    pub cluster: &'a Cluster,
+    /// How much.
+    pub load: &'a Load,
+    /// Who.
+    pub called: Vec<Called>,
+    /// Of the window, the share at its begin that is run and not counted.
+    pub warm_up: f64,
+    /// What is random.
+    pub noise: Noise,
+    /// Keys the random streams.
+    pub seed: u64,
+}
+
+impl<'a> Scenario<'a> {
+    /// With a tenth as warm-up (workloads 1), noise, and seed 1.
+    ///
+    /// # Errors
+    /// A function that is called lacks weights, execution or objective; there are too many of them.
+    pub fn new(
+        cluster: &'a Cluster,
+        functions: &Functions,
+        load: &'a Load,
+    ) -> Result<Self, WhatIfError> {
+        let mut called = Vec::new();
+        for (place, seen) in load.functions.iter().enumerate() {
+            let pattern = functions.pattern(&seen.info.name);
+            if seen.requests == 0 || pattern.is_some_and(|pattern| pattern.leave_out) {
+                continue;
+            }
+            let own = pattern.map(|pattern| &pattern.goal);
+            called.push(resolve(cluster, functions, own, place, seen)?);
+        }
+        if called.is_empty() {
+            return Err(WhatIfError::NoFunction);
+        }
+        if called.len() > FUNCTIONS_MAX {
+            return Err(WhatIfError::TooMany(called.len()));
+        }
+        Ok(Self {
+            cluster,
+            load,
+            called,
+            warm_up: 0.1,
+            noise: Noise::default(),
+            seed: 1,
+        })
+    }
+
+    /// The cluster as its file says.
+    #[must_use]
+    pub fn point(&self, rule: Rule) -> Point {
+        Point {
+            rule,
+            gpus: u32::try_from(self.cluster.node.slots).unwrap_or(u32::MAX),
+            nodes: self.cluster.nodes,
+            models_gb: self.cluster.node.models_gb,
+            host_gb_per_s: self.cluster.link.host_gb_per_s,
+            rate_scale: 1.0,
+        }
+    }
+
+    /// One run. `watch` is told the share of it that is done, and stops it by false; what is there by then is the answer.
+    ///
+    /// # Errors
+    /// Of the run.
+    pub fn run(
+        &self,
+        point: Point,
+        watch: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<Answer, WhatIfError> {
+        let cluster = self.at(point);
+        let is_swapped = point.rule.hosting() == Hosting::Swapped;
+        let places = Places::new(&self.called, &cluster, is_swapped);
+        let model = |&at: &usize| self.model(at);
+        let hardware = cluster.hardware(point.gpus, places.kept.iter().map(model).collect());
+        let rules = point.rule.0.rules();
+        let settings = Settings {
+            queue: rules.queue,
+            slots: rules.slots,
+            hosting: point.rule.hosting(),
+            nodes: point.nodes,
+            noise: self.noise,
+            hops: cluster.hops,
+            ..Settings::default()
+        };
+        let functions = places.kept.iter().map(|&at| {
+            let own = &self.called[at];
+            FunctionInfo {
+                model: Some(at.to_string()),
+                objective: Some(own.objective),
+                ..FunctionInfo::named(own.name.clone())
+            }
+        });
+        let workload = Workload {
+            functions: functions.collect(),
+            arrivals: self.arrivals(point.rate_scale, &places),
+        };
+        let span = self.counted(point.rate_scale);
+        let mut passed = Time::ZERO;
+        let streams = Streams::new("what-if", self.seed);
+        let outcome = run(
+            &hardware,
+            &settings,
+            workload,
+            span,
+            &streams,
+            &mut |_, at| {
+                passed = at;
+                #[expect(clippy::cast_precision_loss, reason = "a share")]
+                let share = at.0 as f64 / span.to.0 as f64;
+                watch(share)
+            },
+        )?;
+        let until = if outcome.stopped { passed } else { span.to };
+        Ok(judge(
+            self,
+            point,
+            &cluster,
+            &places.kept,
+            &outcome,
+            span.from,
+            until,
+        ))
+    }
+
+    /// The cluster at a point.
+    fn at(&self, point: Point) -> Cluster {
+        let mut cluster = self.cluster.clone();
+        // What a process may take grows with what models may.
+        cluster.node.memory_gb += point.models_gb - cluster.node.models_gb;
+        cluster.node.models_gb = point.models_gb;
+        cluster.link.host_gb_per_s = point.host_gb_per_s;
+        cluster.nodes = point.nodes;
+        cluster
+    }
+
+    fn model(&self, at: usize) -> ModelTimes {
+        let own = &self.called[at];
+        ModelTimes {
+            // A model for each function, so that its latencies are told apart.
+            name: at.to_string(),
+            weights_mb: own.weights_mb,
+            execution_ms: own.execution.as_secs_f64() * 1e3,
+            native_ms: own.native.as_secs_f64() * 1e3,
+            footprint_mb: own.footprint_mb,
+            cold_start_ms: Cluster::cold_start_ms(own.footprint_mb),
+        }
+    }
+
+    /// What counts: after the warm-up, until the last request has had the longest objective, but no longer than a
+    /// tenth of the window: what has no answer then and is not late is left out (workloads 1).
+    fn counted(&self, scale: f64) -> Counted {
+        let longest = self.called.iter().map(|own| own.objective).max();
+        let length = scaled(self.load.length.0, scale);
+        let tenth = Span((length / 10).max(1_000_000_000));
+        let rest = longest.unwrap_or(Span::ZERO).min(tenth);
+        let from = if self.warm_up > 0.0 {
+            scaled(length, 1.0 / self.warm_up)
+        } else {
+            0
+        };
+        Counted {
+            from: Time(from),
+            to: Time(length).after(rest).after(Span(1)),
+            // Every stretch: bills, plots and limits are made of them.
+            keep: usize::MAX,
+        }
+    }
+
+    fn arrivals<'b>(
+        &'b self,
+        scale: f64,
+        places: &'b Places,
+    ) -> impl Iterator<Item = Result<Arrival, TraceError>> + 'b {
+        let mut of_trace = vec![None; self.load.functions.len()];
+        for (function, &at) in (0..).zip(&places.kept) {
+            let own = &self.called[at];
+            of_trace[own.place] = Some((function, own.by_request));
+        }
+        self.load.requests.iter().filter_map(move |request| {
+            let (function, by_request) = of_trace[request.function as usize]?;
+            let own = (by_request && request.objective > Span::ZERO).then_some(request.objective);
+            Some(Ok(Arrival {
+                at: Time(scaled(request.at.0, scale)),
+                function,
+                work: Work::Unstated,
+                objective: own,
+            }))
+        })
+    }
+
+    /// Requests that arrive between two times, by place in [`Load::functions`].
+    pub(super) fn arrived(&self, scale: f64, from: Time, until: Time) -> Vec<u64> {
+        let mut counts = vec![0; self.load.functions.len()];
+        for request in &self.load.requests {
+            let at = Time(scaled(request.at.0, scale));
+            counts[request.function as usize] += u64::from(at >= from && at < until);
+        }
+        counts
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "ten years are below 2^59 ns; rounded to within 100 ns of them"
+)]
+fn scaled(nanos: u64, by: f64) -> u64 {
+    if by == 1.0 {
+        nanos
+    } else {
+        libm::round(nanos as f64 / by) as u64
+    }
+}
+
+/// Which functions have a place in memory.
+struct Places {
+    /// Places in [`Scenario::called`].
+    kept: Vec<usize>,
+}
+
+impl Places {
+    /// Function number n of those that are kept is on node n mod nodes; a function that its node has no room for is
+    /// not kept. Processes that have GPUs to themselves are bound by the run.
+    fn new(called: &[Called], cluster: &Cluster, is_swapped: bool) -> Self {
+        let nodes = cluster.nodes as usize;
+        let mut hosts = vec![0.0; nodes];
+        let mut kept: Vec<usize> = Vec::new();
+        for (at, own) in called.iter().enumerate() {
+            let host = &mut hosts[kept.len() % nodes];
+            let fits = !is_swapped
+                || (own.weights_mb <= cluster.node.models_gb * 1e3
+                    && *host + own.weights_mb <= cluster.node.host_gb * 1e3);
+            if fits {
+                *host += own.weights_mb;
+                kept.push(at);
+            }
+        }
+        Self { kept }
+    }
+}

@@ -1,0 +1,218 @@
+//! What has to be so whatever a user asks: random clusters, functions and loads, and files that are spoiled at random.
+
+use policy::pool::preset::Preset;
+use simulator::random::Streams;
+use simulator::traces::{Options, Source, open};
+use simulator::what_if::{Axis, Cluster, Functions, Limit, Load, Rule, Scenario, Window};
+
+/// `SplitMix64`.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+fn cluster(random: &mut Random) -> String {
+    format!(
+        "nodes = {}\nprice_per_gpu_hour = 3\n[node]\ngpus = {}\nmodels_gb = {}\nhost_gb = {}\npairs = [[0, 1]]\n\
+         [link]\nhost_gb_per_s = {}\n[hops]\nthere_ms = {}\n",
+        1 + random.below(3),
+        1 + random.below(4),
+        1 + random.below(6),
+        1 + random.below(40),
+        1 + random.below(30),
+        random.below(4),
+    )
+}
+
+fn functions(random: &mut Random) -> String {
+    let mut text = format!(
+        "[default]\nobjective_ms = {}\npercentile = {}\n",
+        20 + random.below(300),
+        50 + random.below(50)
+    );
+    for at in 0..=random.below(3) {
+        text.push_str(&format!(
+            "[[model]]\nname = \"m{at}\"\nweights_mb = {}\nexecution_ms = {}\n",
+            50 + random.below(3_000),
+            1 + random.below(60)
+        ));
+    }
+    if random.below(2) == 0 {
+        text.push_str("[[function]]\nname = \"f1*\"\nobjective_factor = 3\n");
+    }
+    if random.below(4) == 0 {
+        text.push_str("[[function]]\nname = \"f2\"\nleave_out = true\n");
+    }
+    text
+}
+
+fn trace(random: &mut Random) -> String {
+    let (functions, gap) = (1 + random.below(30), 1 + random.below(60));
+    let mut text = "arrival_s,function,objective_ms\n".to_owned();
+    let mut at = 0;
+    for _ in 0..50 + random.below(600) {
+        at += random.below(2 * gap);
+        let objective = if random.below(20) == 0 { "90" } else { "" };
+        let function = random.below(functions);
+        text.push_str(&format!(
+            "{}.{:03},f{function},{objective}\n",
+            at / 1_000,
+            at % 1_000
+        ));
+    }
+    text
+}
+
+#[test]
+fn answers_add_up_whatever_is_asked() {
+    let mut limits = Vec::new();
+    for seed in 0..300 {
+        let random = &mut Random(seed);
+        let cluster = Cluster::from_toml("c", &cluster(random)).unwrap();
+        let functions = Functions::from_toml("f", &functions(random)).unwrap();
+        let source = Source::bytes("t", trace(random).as_bytes());
+        let workload = open(&source, &Options::new(Streams::new("t", seed))).unwrap();
+        let load = Load::read(workload, Window::default(), &mut |_| true).unwrap();
+        let Ok(scenario) = Scenario::new(&cluster, &functions, &load) else {
+            assert!(
+                load.called() <= 1,
+                "seed {seed}: only all of them can be left out"
+            );
+            continue;
+        };
+        let preset = Preset::ALL[usize::try_from(random.below(8)).unwrap()];
+        let point = scenario.point(Rule(preset)).at(
+            Axis::RateScale,
+            [0.5, 1.0, 3.0][usize::try_from(random.below(3)).unwrap()],
+        );
+        let own = scenario.run(point, &mut |_| true).unwrap();
+        let again = scenario.run(point, &mut |_| true).unwrap();
+        assert_eq!(
+            serde_json::to_string(&own).unwrap(),
+            serde_json::to_string(&again).unwrap(),
+            "seed {seed}"
+        );
+        assert!(!own.stopped);
+        assert_eq!(
+            own.gpus,
+            cluster.nodes * u32::try_from(cluster.node.slots).unwrap()
+        );
+        assert!(
+            (0.0..=1.0).contains(&own.gpu_busy),
+            "seed {seed}: {}",
+            own.gpu_busy
+        );
+        assert!((0.0..=1.0).contains(&own.gpu_swapping), "seed {seed}");
+        assert!(own.slots_peak <= own.gpus, "seed {seed}");
+        assert_eq!(own.functions.len(), scenario.called.len());
+        let sum: u64 = own.functions.iter().map(|own| own.requests).sum();
+        assert_eq!(own.requests, sum);
+        assert!(sum <= load.requests.len() as u64, "seed {seed}");
+        for (of, called) in own.functions.iter().zip(&scenario.called) {
+            assert!(
+                of.late <= of.requests && of.requests <= called.requests,
+                "seed {seed}: {of:?}"
+            );
+            let kept = called.percentile.kept(of.requests - of.late, of.requests);
+            assert_eq!(of.keeps, kept, "seed {seed}: {of:?}");
+            assert_eq!(of.keeps, of.limit == Limit::Nothing, "seed {seed}: {of:?}");
+            limits.push(of.limit);
+        }
+        let binds = own.functions.iter().any(|of| !of.keeps);
+        assert_eq!(binds, own.binding.limit != Limit::Nothing, "seed {seed}");
+        assert_eq!(own.holds(), !binds, "seed {seed}");
+        // No GPU is held twice.
+        let mut ends = vec![0; own.gpus as usize];
+        let mut taken = own.detail.taken.clone();
+        taken.sort_by_key(|own| (own.slot, own.from));
+        for stretch in taken {
+            let end = &mut ends[stretch.slot as usize];
+            assert!(stretch.from.0 >= *end, "seed {seed}: {stretch:?}");
+            assert!(
+                stretch.from <= stretch.loaded && stretch.loaded <= stretch.to,
+                "seed {seed}"
+            );
+            *end = stretch.to.0;
+        }
+    }
+    // Each word has come up, so that nothing above was empty talk.
+    for limit in [
+        Limit::Nothing,
+        Limit::Memory,
+        Limit::Objective,
+        Limit::Swapping,
+        Limit::GpuTime,
+        Limit::Bursts,
+    ] {
+        assert!(limits.contains(&limit), "{limit:?}");
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_says_so() {
+    let cluster = Cluster::from_toml("c", "like = \"torpor\"").unwrap();
+    let functions =
+        Functions::from_toml("f", "models = \"torpor\"\n[default]\nobjective_ms = 100").unwrap();
+    let mut trace = "arrival_s,function\n".to_owned();
+    for at in 0..100_000 {
+        trace.push_str(&format!("{}.{:02},f{}\n", at / 100, at % 100, at % 50));
+    }
+    let source = Source::bytes("t", trace.as_bytes());
+    let workload = open(&source, &Options::new(Streams::new("t", 1))).unwrap();
+    let load = Load::read(workload, Window::default(), &mut |_| true).unwrap();
+    let scenario = Scenario::new(&cluster, &functions, &load).unwrap();
+    let point = scenario.point(Rule(Preset::Adaptive));
+    let mut told = 0;
+    let part = scenario.run(point, &mut |share| {
+        assert!((0.0..=1.0).contains(&share));
+        told += 1;
+        false
+    });
+    let part = part.unwrap();
+    assert!(part.stopped && !part.holds() && told == 1);
+    let whole = scenario.run(point, &mut |_| true).unwrap();
+    assert!(part.requests < whole.requests && part.counted_s < whole.counted_s);
+    assert!(
+        (part.gpu_busy - whole.gpu_busy).abs() < 0.05,
+        "{} {}",
+        part.gpu_busy,
+        whole.gpu_busy
+    );
+}
+
+#[test]
+fn spoiled_files_are_errors_and_no_more() {
+    for seed in 0..2_000 {
+        let random = &mut Random(seed);
+        let (mut one, mut other) = (cluster(random), functions(random));
+        for text in [&mut one, &mut other] {
+            for _ in 0..=random.below(3) {
+                let at = usize::try_from(random.below(text.len() as u64)).unwrap();
+                let with = ["", "=", "[", "-", "9", "\n", "\"", "é", "e9", "nan"];
+                let with = with[usize::try_from(random.below(with.len() as u64)).unwrap()];
+                if text.is_char_boundary(at) && text.is_char_boundary(at + 1) {
+                    text.replace_range(at..=at, with);
+                }
+            }
+        }
+        for (text, error) in [
+            (&one, Cluster::from_toml("c", &one).err()),
+            (&other, Functions::from_toml("c", &other).err()),
+        ] {
+            let Some(error) = error else { continue };
+            assert!(
+                error.line >= 1 && error.line <= text.lines().count() + 1,
+                "seed {seed}: {error}"
+            );
+            let said = error.to_string();
+            assert_eq!(said.lines().count(), 1, "seed {seed}: {said}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! `weir simulate`: what if these functions ran on that cluster; and the papers' experiments.
+
+mod date;
+mod experiment;
+mod inputs;
+mod interrupt;
+mod progress;
+mod result;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand, ValueEnum};
+use simulator::node::Noise;
+use simulator::random::Streams;
+use simulator::what_if::{LoadError, Point, Rule, Runs, Scenario, Sweep};
+
+use self::interrupt::Interrupt;
+use self::progress::Progress;
+
+/// What an interrupted command ends with, after it has given what was done by then.
+const INTERRUPTED: u8 = 130;
+
+/// What can be chosen.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "How many GPUs do my functions need?\n  \
+                  weir simulate --cluster cluster.toml --functions functions.toml --trace trace.csv --sweep gpus=1..16"
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Papers>,
+    #[command(flatten)]
+    what_if: WhatIf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Papers {
+    /// Run experiments of the papers and judge their claims.
+    Experiment(experiment::Arguments),
+}
+
+#[derive(Debug, Args)]
+struct WhatIf {
+    /// Nodes, GPUs, memory, links, price: TOML.
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Models and objectives by function: TOML.
+    #[arg(long, value_name = "FILE")]
+    functions: Option<PathBuf>,
+    /// Requests: Azure Functions 2019 or 2021, Azure LLM, Mooncake, GenTD26, Torpor's samples or Weir's CSV, plain or
+    /// gzip; the heading tells which.
+    #[arg(long, value_name = "FILE", conflicts_with = "generate")]
+    trace: Option<PathBuf>,
+    /// Azure Functions 2019: the file of durations.
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    durations: Option<PathBuf>,
+    /// Azure Functions 2019: the file of memory.
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    memory: Option<PathBuf>,
+    /// Traces of counts: where in their minute requests arrive.
+    #[arg(long, value_enum, default_value = "random")]
+    placement: Placement,
+    /// A workload made up by rule instead of a trace: a preset's name, or a file of a spec in TOML.
+    #[arg(long, value_name = "NAME|FILE")]
+    generate: Option<String>,
+    /// How many functions are made up.
+    #[arg(long, value_name = "N", requires = "generate")]
+    count: Option<u32>,
+    /// Write the requests as Weir's CSV; without --cluster and --functions that is all.
+    #[arg(long, value_name = "FILE")]
+    write_trace: Option<PathBuf>,
+    /// Begin so many seconds into the trace.
+    #[arg(long, value_name = "S", default_value = "0", value_parser = not_negative)]
+    from: f64,
+    /// Run so many seconds of the trace.
+    #[arg(long, value_name = "S", value_parser = positive)]
+    seconds: Option<f64>,
+    /// The share of the window, from its begin, that is run and not counted: 0.1, or what a made-up workload says.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    warm_up: Option<f64>,
+    /// How often requests come, in multiples of the trace's rate.
+    #[arg(long, value_name = "X", default_value = "1", value_parser = positive)]
+    rate_scale: f64,
+    /// By which rules GPUs are shared; several, with commas between, are compared.
+    #[arg(long, value_name = "RULE", default_value = "adaptive", value_delimiter = ',', value_parser = rule)]
+    rule: Vec<Rule>,
+    /// Run once for each value: gpus=1..16, nodes=1..8, models-gb=10,20,40, host-gb-per-s=10..60..10,
+    /// rate-scale=0.5..2..0.25.
+    #[arg(long, value_name = "KEY=RANGE", value_parser = Sweep::parse)]
+    sweep: Option<Sweep>,
+    /// Keys all that is random.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Executions and transfers take exactly what they take on average.
+    #[arg(long)]
+    no_noise: bool,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Write a page with plots.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Where in a minute the requests of its count arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Placement {
+    /// Independently and uniformly at random.
+    Random,
+    /// In the middles of equal parts.
+    Even,
+}
+
+/// Runs the command. An error is the user's to mend: exit code 2. Exit code 130: interrupted, what was done by then is
+/// given. Exit code 1: a structural claim of the papers does not hold.
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    interrupt::until_done(move |interrupt| match arguments.command {
+        Some(Papers::Experiment(arguments)) => experiment::run(&arguments, interrupt),
+        None => what_if(&arguments.what_if, interrupt),
+    })
+}
+
+fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+    let streams = Streams::new("what-if", arguments.seed);
+    if let Some(path) = &arguments.write_trace {
+        let requests = inputs::write_trace(arguments, &streams, path)?;
+        if arguments.cluster.is_none() && arguments.functions.is_none() {
+            result::print(&format!(
+                "{requests} requests written to {}",
+                path.display()
+            ))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let (Some(cluster), Some(functions)) = (&arguments.cluster, &arguments.functions) else {
+        let missing = if arguments.cluster.is_none() {
+            "--cluster"
+        } else {
+            "--functions"
+        };
+        anyhow::bail!("{missing} FILE is needed; docs/simulate.md has examples");
+    };
+    let cluster = inputs::cluster(cluster)?;
+    let functions = inputs::functions(functions)?;
+    let progress = Progress::new(!arguments.json);
+    let (load, own_warm_up) = match inputs::load(arguments, &streams, interrupt, &progress) {
+        Ok(read) => read,
+        Err(error) if matches!(error.downcast_ref(), Some(LoadError::Stopped)) => {
+            result::complain("interrupted while the trace was read: nothing was run");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        Err(error) => return Err(error),
+    };
+    let mut scenario = Scenario::new(&cluster, &functions, &load)?;
+    scenario.seed = arguments.seed;
+    scenario.warm_up = arguments.warm_up.or(own_warm_up).unwrap_or(0.1);
+    if arguments.no_noise {
+        scenario.noise = Noise::OFF;
+    }
+    let points = points(arguments, &scenario);
+    let mut runs = Runs::default();
+    progress.begin(points.len());
+    for (number, point) in points.iter().enumerate() {
+        let answer = scenario.run(*point, &mut |share| {
+            progress.at(number, share);
+            !interrupt.is_set()
+        })?;
+        runs.push(answer);
+        if interrupt.is_set() {
+            break;
+        }
+    }
+    progress.end();
+    let interrupted =
+        runs.answers().len() < points.len() || runs.answers().iter().any(|answer| answer.stopped);
+    let axis = arguments.sweep.as_ref().map(|sweep| sweep.axis);
+    if let Some(path) = &arguments.html {
+        let page = result::page(arguments, &runs, axis, &load);
+        std::fs::write(path, page).with_context(|| path.display().to_string())?;
+    }
+    let text = if arguments.json {
+        result::json(&runs, axis, interrupted)?
+    } else {
+        result::text(&runs, axis, interrupted, points.len())
+    };
+    result::print(&text)?;
+    Ok(if interrupted {
+        ExitCode::from(INTERRUPTED)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// All runs: rule by rule, each over the sweep.
+fn points(arguments: &WhatIf, scenario: &Scenario<'_>) -> Vec<Point> {
+    let mut points = Vec::new();
+    let mut rules = arguments.rule.clone();
+    rules.dedup();
+    for rule in rules {
+        let point = Point {
+            rate_scale: arguments.rate_scale,
+            ..scenario.point(rule)
+        };
+        match &arguments.sweep {
+            None => points.push(point),
+            Some(sweep) => {
+                let values = sweep.values.iter();
+                points.extend(values.map(|&value| point.at(sweep.axis, value)));
+            }
+        }
+    }
+    points
+}
+
+fn rule(text: &str) -> Result<Rule, String> {
+    Rule::named(text).ok_or_else(|| {
+        "adaptive, arrival-order, random-placement, least-recently-used, simple-swap, no-swap, early-binding or \
+         early-binding-keep-alive is needed"
+            .to_owned()
+    })
+}
+
+fn number(text: &str, good: impl Fn(f64) -> bool, allowed: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|&number| good(number));
+    number.ok_or_else(|| format!("{allowed} is needed"))
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(
+        text,
+        |number| (0.001..=1e6).contains(&number),
+        "a number from 0.001 to 1000000",
+    )
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(
+        text,
+        |number| (0.0..=1e9).contains(&number),
+        "a number from 0 to 1e9",
+    )
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    number(
+        text,
+        |number| (0.0..=0.9).contains(&number),
+        "a share from 0 to 0.9",
+    )
+}

@@ -1,0 +1,110 @@
+//! `weir simulate experiment`: the papers' experiments, and whether their claims come out.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use simulator::claims::{Claims, Judged};
+use simulator::experiments;
+use simulator::report::{Part, Report, Section};
+
+use super::interrupt::Interrupt;
+use super::progress::Progress;
+use super::{INTERRUPTED, date, result};
+
+/// What can be chosen.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Which; --list names them.
+    #[arg(value_name = "ID", required_unless_present_any = ["all", "list"])]
+    id: Option<String>,
+    /// All of them, one after the other.
+    #[arg(long, conflicts_with = "id")]
+    all: bool,
+    /// Name them.
+    #[arg(long, conflicts_with_all = ["id", "all"])]
+    list: bool,
+    /// Over so many seeds; an order needs ten.
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    seeds: u32,
+    /// Print one JSON object on a line for each claim.
+    #[arg(long)]
+    json: bool,
+    /// Write a page with plots.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+    let all = experiments::all();
+    if arguments.list {
+        let line = |own: &experiments::Listed| format!("{}  {}", own.id, own.about);
+        let lines: Vec<String> = all.iter().map(line).collect();
+        result::print(&lines.join("\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ids: Vec<&str> = match &arguments.id {
+        Some(id) => vec![id.as_str()],
+        None => all.iter().map(|own| own.id).collect(),
+    };
+    let progress = Progress::new(!arguments.json);
+    progress.begin(ids.len());
+    let mut evidence = BTreeMap::new();
+    let mut sections = Vec::new();
+    let mut interrupted = false;
+    for (number, id) in ids.iter().enumerate() {
+        let found = experiments::run(id, arguments.seeds, &mut |own| {
+            progress.at(number, f64::from(own.done) / f64::from(own.of.max(1)));
+            !interrupt.is_set()
+        })?;
+        sections.extend(found.sections);
+        evidence.extend(found.evidence);
+        interrupted = found.stopped || (interrupt.is_set() && number + 1 < ids.len());
+        if interrupted {
+            break;
+        }
+    }
+    progress.end();
+    let judged = Claims::of_papers().judge(&evidence)?;
+    if let Some(path) = &arguments.html {
+        let page = page(&ids, arguments.seeds, sections, &judged);
+        std::fs::write(path, page).with_context(|| path.display().to_string())?;
+    }
+    let text = if arguments.json {
+        judged.json_rows()?
+    } else {
+        judged.table()
+    };
+    result::print(&text)?;
+    if interrupted {
+        result::complain("interrupted: these are the claims that were run by then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(if judged.headline().structural_wrong > 0 {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn page(ids: &[&str], seeds: u32, mut sections: Vec<Section>, judged: &Judged) -> String {
+    sections.insert(
+        0,
+        Section {
+            title: "Claims".to_owned(),
+            text: "Each by the rule that was settled before any run.".to_owned(),
+            parts: vec![Part::Claims(judged.clone())],
+        },
+    );
+    Report {
+        title: "The papers' experiments".to_owned(),
+        scenario: format!("{} over {seeds} seeds each.", ids.join(", ")),
+        date: date::now(),
+        seeds: Vec::new(),
+        parameters: Vec::new(),
+        sections,
+    }
+    .html()
+}
