@@ -119,7 +119,12 @@ pub fn all() -> Vec<Listed> {
             .expect("the files of the crate are right")
             .about,
     });
-    each.collect()
+    let others = [(fast::ID, fast::ABOUT), (best::ID, best::ABOUT)];
+    let others = others.map(|(id, about)| Listed {
+        id,
+        about: about.to_owned(),
+    });
+    each.chain(others).collect()
 }
 
 fn spec(id: &str, text: &str) -> Result<Spec, ExperimentError> {

@@ -463,10 +463,10 @@ impl<'a> Run<'a> {
         }
         let slots = u32::try_from(own.running.len()).unwrap_or(u32::MAX);
         let id = FunctionId(local);
-        let room = (0..slots).find(|&slot| own.pool.adopt(id, SlotId(slot)).is_ok());
+        let room = emptiest(&mut own.pool, id, slots);
         own.queue.hold(now, id);
         let Some(slot) = room else { return };
-        entry.alive = Alive::Starting { slot: SlotId(slot) };
+        entry.alive = Alive::Starting { slot };
         let function = &mut self.functions[entry.function as usize];
         let sigma = self.settings.noise.cold_start;
         let factor = function.noise.log_normal(0.0, sigma);
@@ -863,15 +863,11 @@ impl Node {
         let id = FunctionId(local);
         let entry = &mut self.locals[local as usize];
         match settings.hosting {
-            Hosting::Native => {
-                // One GPU after the other.
-                let place = (0..slots).find(|&slot| self.pool.adopt(id, SlotId(slot)).is_ok());
-                entry.refused = place.is_none();
-            }
+            Hosting::Native => entry.refused = emptiest(&mut self.pool, id, slots).is_none(),
             Hosting::KeptAlive => {
-                let place = (0..slots).find(|&slot| self.pool.adopt(id, SlotId(slot)).is_ok());
+                let place = emptiest(&mut self.pool, id, slots);
                 entry.alive = match place {
-                    Some(slot) => Alive::Warm { slot: SlotId(slot) },
+                    Some(slot) => Alive::Warm { slot },
                     None => Alive::Cold,
                 };
                 if place.is_none() {
@@ -900,6 +896,18 @@ impl Node {
             Hosting::Swapped => {}
         }
     }
+}
+
+/// Puts a function's process on the slot with the most free memory that has room for it: load is spread as far as can be known
+/// before it comes.
+fn emptiest(pool: &mut Pool, function: FunctionId, slots: u32) -> Option<SlotId> {
+    let free = |slot: u32| pool.slot(SlotId(slot)).map_or(0, |view| view.unused);
+    let mut order: Vec<u32> = (0..slots).collect();
+    order.sort_by_key(|&slot| (std::cmp::Reverse(free(slot)), slot));
+    let place = order
+        .into_iter()
+        .find(|&slot| pool.adopt(function, SlotId(slot)).is_ok());
+    place.map(SlotId)
 }
 
 /// The next number of a sequence (`SplitMix64`).
