@@ -281,10 +281,17 @@ fn start(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// Who starts a program holds it, and who looks whether a file it closed is closed: until it has become the program, a child
+    /// has every file that this process had when it began.
+    static STARTING: Mutex<()> = Mutex::new(());
 
     #[test]
     fn who_listens_is_found_however_long_the_path_is() {
+        let _nobody_starts = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("long".repeat(40));
         std::fs::create_dir(&folder).unwrap();
@@ -302,6 +309,7 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_or_is_not_there_is_named() {
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let missing = connect_or_start(
             folder.path(),
