@@ -76,6 +76,37 @@ fn slots_requests_and_times_add_up_by_every_rule() {
     }
 }
 
+/// Whose neighbours' loads end and begin beside it finishes all the same: a slot that is busy is given on until the end.
+#[test]
+fn no_load_is_forgotten_however_many_share_a_path() {
+    let hardware = Hardware::torpor();
+    for rule in [
+        RuleName::Adaptive,
+        RuleName::RandomPlacement,
+        RuleName::SimpleSwap,
+    ] {
+        // Little memory, so that requests wait for copies that are locked.
+        for memory_part in [0.055, 0.1, 1.0] {
+            let settings = Settings {
+                memory_part,
+                ..rule.settings()
+            };
+            let outcome = outcome(&hardware, &settings, &spec("torpor-node", 560));
+            let mut last = [Time::ZERO; 4];
+            for taken in &outcome.taken {
+                let slot = &mut last[taken.slot as usize];
+                *slot = (*slot).max(taken.to);
+            }
+            let end = Time::ZERO.after(Span::from_secs(70));
+            let late = last.map(|to| end.since(to).as_millis());
+            assert!(
+                late.iter().all(|&ms| ms < 1_000),
+                "{rule:?}, {memory_part}: {late:?} ms"
+            );
+        }
+    }
+}
+
 /// One function on one slot, Poisson arrivals, equal executions: the mean time in an M/D/1 queue is
 /// C + ρ C / (2 (1 − ρ)).
 #[test]

@@ -114,7 +114,7 @@ pub(crate) fn nanos(ns: f64) -> Span {
     clippy::cast_sign_loss,
     reason = "checked to be finite and not negative, and a float stops at the bounds"
 )]
-fn bytes(value: f64) -> u64 {
+pub(crate) fn bytes(value: f64) -> u64 {
     libm::round(value) as u64
 }
 

@@ -11,7 +11,7 @@ use policy::pool::{FunctionId, Pool, Refusal, SlotId};
 use policy::{RequestId, Span, Time};
 use thiserror::Error;
 
-use super::hardware::{Hardware, HardwareError, millis, nanos};
+use super::hardware::{Hardware, HardwareError, bytes, millis, nanos};
 use super::links::{End, Links};
 use super::outcome::{FunctionOutcome, NodeOutcome, Outcome, Taken};
 use super::settings::{Hosting, Settings};
@@ -179,10 +179,12 @@ struct Run<'a> {
     outcome: Outcome,
     in_flight: u64,
     evicted: Vec<Evicted>,
+    /// On their way into the agenda.
     ends: Vec<End>,
 }
 
-/// Runs a workload on nodes. `watch` is told events, time and length now and then, and stops the run by false.
+/// Runs a workload on nodes. `watch` is told now and then how many events there were and what time it is, and stops the run by
+/// false.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -265,7 +267,7 @@ impl<'a> Run<'a> {
         let mut cluster = Nodes::default();
         for _ in 0..settings.nodes {
             let slots = u32::try_from(hardware.node.slots).unwrap_or(u32::MAX);
-            cluster.add_node(slots, nanos(hardware.node.host_gb * 1e9).0);
+            cluster.add_node(slots, bytes(hardware.node.host_gb * 1e9));
         }
         let mut held = vec![Vec::new(); settings.nodes as usize];
         for (at, info) in (0..).zip(&workload.functions) {
@@ -366,11 +368,12 @@ impl<'a> Run<'a> {
             } => self.reach(function, arrival, objective, work),
             Event::Loaded { node, end } => {
                 let own = &mut self.nodes[node as usize];
-                self.ends.clear();
-                if own.links.ends(now, end.slot, end.version, &mut self.ends) {
+                let is_over = own.links.ends(now, end.slot, end.version, &mut self.ends);
+                // Before the slot is given on, which foretells ends of its own.
+                self.foretell(node);
+                if is_over {
                     self.loaded(node, end.slot);
                 }
-                self.foretell(node);
             }
             Event::Finished { node, slot } => {
                 self.finish(node, slot);
@@ -514,7 +517,7 @@ impl<'a> Run<'a> {
         if own.pool.unload(FunctionId(local), slot, &mut self.evicted) {
             own.locals[local as usize].alive = Alive::Cold;
             own.queue.hold(now, FunctionId(local));
-            // Whoever has waited for room longest gets it.
+            // Whoever waits for room, in the order of functions.
             let waits = (0..).zip(&own.locals).filter(|(at, other)| {
                 matches!(other.alive, Alive::Cold) && own.queue.waiting(FunctionId(*at)) > 0
             });
@@ -716,7 +719,10 @@ impl<'a> Run<'a> {
         });
         let counts = now >= self.span.from;
         let weights = self.hardware.models[function.model].weights_mb * 1e6;
-        self.ends.clear();
+        debug_assert!(
+            self.ends.is_empty(),
+            "all that was foretold is in the agenda"
+        );
         match source {
             Source::Resident => {
                 own.outcome.resident += u64::from(counts);
@@ -753,7 +759,9 @@ impl<'a> Run<'a> {
                 node.queue.release(now, FunctionId(local));
             }
             while let Some((head, _)) = node.queue.next(now) {
-                let counted = head.arrival >= self.span.from && head.deadline < to;
+                let hops = &self.settings.hops;
+                let counted = head.arrival.before(hops.there) >= self.span.from
+                    && head.deadline.after(hops.back) < to;
                 if counted {
                     let function = node.locals[head.function.0 as usize].function;
                     let own = &mut self.outcome.functions[function as usize];
@@ -829,7 +837,7 @@ impl Node {
             let mut model = hardware.of_pool(own.model);
             if is_native {
                 model = Model {
-                    bytes: nanos(hardware.models[own.model].footprint_mb * 1e6).0,
+                    bytes: bytes(hardware.models[own.model].footprint_mb * 1e6),
                     execution: own.execution,
                     ..model
                 };
@@ -852,7 +860,7 @@ impl Node {
                 settings,
                 local,
                 slots,
-                nanos(hardware.node.residue_mb * 1e6).0,
+                bytes(hardware.node.residue_mb * 1e6),
             );
         }
         Ok(node)
