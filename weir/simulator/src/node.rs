@@ -7,6 +7,9 @@
 //! | [`links`] | loads that share the path to the host | Torpor §5.3; workloads 9 |
 //! | [`settings`] | which rules, which noise, which latencies of hops | M2.13–M2.21; workloads 10 |
 //! | [`mod@run`] | the loop over events | – |
+//! | `state` | what is known of nodes and their functions between events | – |
+//! | `slots` | requests get slots, models come and give way | M2.1–M2.18 |
+//! | `kept_alive` | processes that come and go by their functions' history | M2.21 |
 //! | [`outcome`] | what is counted | M2.19, M2.20 |
 //!
 //! **A request's time.** Resident: the model's execution C. Swapped: max(transfer, C) + a from the moment it gets
@@ -19,10 +22,13 @@
 //! Memory grows with functions and with requests in flight, not with the length of the run.
 
 pub mod hardware;
+mod kept_alive;
 pub mod links;
 pub mod outcome;
 pub mod run;
 pub mod settings;
+mod slots;
+mod state;
 
 pub use hardware::{Hardware, HardwareError, ModelTimes};
 pub use outcome::{FunctionOutcome, NodeOutcome, Outcome, Taken};

@@ -78,7 +78,7 @@ pub struct Outcome {
     pub normalised: Histogram,
     /// By node.
     pub nodes: Vec<NodeOutcome>,
-    /// The counted span.
+    /// How long is counted: less than asked for where the run was stopped.
     pub counted: Span,
     /// Events that were taken.
     pub events: u64,
@@ -88,7 +88,7 @@ pub struct Outcome {
     pub in_flight_max: u64,
     /// The first stretches of the counted span, if they were asked for.
     pub taken: Vec<Taken>,
-    /// It was told to stop before the end.
+    /// It was told to stop, and ended there.
     pub stopped: bool,
 }
 

@@ -196,7 +196,6 @@ impl<'a> Scenario<'a> {
             arrivals: self.arrivals(point.rate_scale, &places),
         };
         let span = self.counted(point.rate_scale);
-        let mut passed = Time::ZERO;
         let streams = Streams::new("what-if", self.seed);
         let outcome = run(
             &hardware,
@@ -205,13 +204,12 @@ impl<'a> Scenario<'a> {
             span,
             &streams,
             &mut |_, at| {
-                passed = at;
                 #[expect(clippy::cast_precision_loss, reason = "a share")]
                 let share = at.0 as f64 / span.to.0 as f64;
                 watch(share)
             },
         )?;
-        let until = if outcome.stopped { passed } else { span.to };
+        let until = span.from.after(outcome.counted);
         Ok(judge(
             self,
             point,

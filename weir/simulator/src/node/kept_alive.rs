@@ -1,0 +1,82 @@
+//! Processes that come and go by the history of their functions (M2.21).
+
+use policy::Span;
+use policy::pool::FunctionId;
+
+use super::hardware::millis;
+use super::run::{Event, Run};
+use super::state::{Alive, emptiest};
+
+impl Run<'_> {
+    /// A function that has no process gets one, if a slot has room.
+    pub(super) fn begin_process(&mut self, node: u32, local: u32) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        let entry = &mut own.locals[local as usize];
+        if !matches!(entry.alive, Alive::Cold) {
+            return;
+        }
+        let slots = u32::try_from(own.running.len()).unwrap_or(u32::MAX);
+        let id = FunctionId(local);
+        let room = emptiest(&mut own.pool, id, slots);
+        own.queue.hold(now, id);
+        let Some(slot) = room else { return };
+        entry.alive = Alive::Starting { slot };
+        let function = &mut self.functions[entry.function as usize];
+        let sigma = self.settings.noise.cold_start;
+        let factor = function.noise.log_normal(0.0, sigma);
+        let takes = millis(self.hardware.models[function.model].cold_start_ms * factor);
+        self.agenda
+            .add(now.after(takes), Event::Ready { node, local });
+    }
+
+    /// Nothing of a function is there any more: how long its process stays.
+    pub(super) fn idles(&mut self, node: u32, local: u32) {
+        let now = self.agenda.now();
+        let history = &mut self.nodes[node as usize].histories[local as usize];
+        history.idle_since = Some(now);
+        history.version += 1;
+        let (windows, version) = (history.histogram.windows(), history.version);
+        let expires = Event::Expires {
+            node,
+            local,
+            version,
+        };
+        if windows.load_after > Span::ZERO {
+            self.agenda.add(now, expires);
+            let expected = Event::Expected {
+                node,
+                local,
+                version,
+            };
+            self.agenda.add(now.after(windows.load_after), expected);
+        } else {
+            self.agenda.add(now.after(windows.unload_after), expires);
+        }
+    }
+
+    pub(super) fn expire(&mut self, node: u32, local: u32, version: u32) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        let history = &own.histories[local as usize];
+        let Alive::Warm { slot } = own.locals[local as usize].alive else {
+            return;
+        };
+        if history.version != version || history.present > 0 {
+            return;
+        }
+        self.evicted.clear();
+        if own.pool.unload(FunctionId(local), slot, &mut self.evicted) {
+            own.locals[local as usize].alive = Alive::Cold;
+            own.queue.hold(now, FunctionId(local));
+            // Whoever waits for room, in the order of functions.
+            let waits = (0..).zip(&own.locals).filter(|(at, other)| {
+                matches!(other.alive, Alive::Cold) && own.queue.waiting(FunctionId(*at)) > 0
+            });
+            let next: Vec<u32> = waits.map(|(at, _)| at).collect();
+            for other in next {
+                self.begin_process(node, other);
+            }
+        }
+    }
+}

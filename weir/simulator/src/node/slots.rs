@@ -1,0 +1,245 @@
+//! Requests get slots, models come to them and give way, and slots become free.
+
+use policy::Span;
+use policy::pool::nodes::NodeId;
+use policy::pool::queue::Ticket;
+use policy::pool::slots::{Binding, Decision, Source, WaitReason};
+use policy::pool::{FunctionId, SlotId};
+
+use super::hardware::{millis, nanos};
+use super::outcome::Taken;
+use super::run::{Event, Run, scaled};
+use super::state::Request;
+
+impl Run<'_> {
+    pub(super) fn foretell(&mut self, node: u32) {
+        for end in self.ends.drain(..) {
+            self.agenda.add(end.at, Event::Loaded { node, end });
+        }
+    }
+
+    /// A model is wholly on the slot of the request that waited for it.
+    pub(super) fn loaded(&mut self, node: u32, slot: u32) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        let Some(request) = &mut own.running[slot as usize] else {
+            return;
+        };
+        request.loaded = now;
+        let adds = millis(self.hardware.link.swap_adds_ms);
+        let at = request.executed.max(now).after(adds);
+        self.evicted.clear();
+        own.pool.loaded(now, SlotId(slot), &mut self.evicted);
+        let (function, local) = (request.function, request.local);
+        own.queue.set_estimate(
+            now,
+            FunctionId(local),
+            self.functions[function as usize].execution,
+        );
+        self.agenda.add(at, Event::Finished { node, slot });
+        self.note_evicted(node);
+        self.release(node);
+        // A copy that was locked may give way now.
+        self.dispatch(node);
+    }
+
+    pub(super) fn release(&mut self, node: u32) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        for function in own.held.drain(..) {
+            own.queue.release(now, function);
+        }
+    }
+
+    /// What is not on a slot any more takes longer next time.
+    pub(super) fn note_evicted(&mut self, node: u32) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        for evicted in self.evicted.drain(..) {
+            if now >= self.span.from {
+                own.outcome.evictions += 1;
+            }
+            if own.pool.hosts(evicted.function).next().is_none() {
+                let function = own.locals[evicted.function.0 as usize].function;
+                let model = self.functions[function as usize].model;
+                let estimate = self.hardware.swapped_alone(model);
+                own.queue.set_estimate(now, evicted.function, estimate);
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, node: u32, slot: u32) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        let Some(request) = own.running[slot as usize].take() else {
+            return;
+        };
+        self.evicted.clear();
+        own.pool.finished(now, SlotId(slot), &mut self.evicted);
+        let latency = now.after(self.settings.hops.back).since(request.arrival);
+        let in_time = latency <= request.objective;
+        own.queue.completed(now, FunctionId(request.local), in_time);
+        self.in_flight -= 1;
+        self.cluster.done(NodeId(node), request.work);
+        let mut idles = false;
+        if let Some(history) = own.histories.get_mut(request.local as usize) {
+            history.present -= 1;
+            idles = history.present == 0;
+        }
+        let from = self.span.from;
+        if now > from {
+            let outcome = &mut own.outcome;
+            outcome.busy[slot as usize].0 += now.since(request.since.max(from)).0;
+            if request.loads {
+                let loading = request.loaded.since(request.since.max(from));
+                outcome.loading[slot as usize].0 += loading.0;
+            }
+        }
+        if request.arrival >= from {
+            own.outcome.latencies[slot as usize].record(latency);
+            let model = self.functions[request.function as usize].model;
+            self.outcome.models[model].record(latency);
+            let part =
+                u128::from(latency.0) * 1_000_000_000 / u128::from(request.objective.0.max(1));
+            self.outcome
+                .normalised
+                .record(Span(u64::try_from(part).unwrap_or(u64::MAX)));
+            let counted = &mut self.outcome.functions[request.function as usize];
+            counted.requests += 1;
+            counted.late += u64::from(!in_time);
+            counted.loads += u64::from(request.loads);
+        }
+        if now > from && self.outcome.taken.len() < self.span.keep {
+            let slots = u32::try_from(own.running.len()).unwrap_or(u32::MAX);
+            self.outcome.taken.push(Taken {
+                slot: node * slots + slot,
+                function: request.function,
+                from: request.since,
+                loaded: request.loaded,
+                to: now,
+            });
+        }
+        self.functions[request.function as usize]
+            .bill
+            .used(now.since(request.since));
+        self.note_evicted(node);
+        self.release(node);
+        if idles {
+            self.idles(node, request.local);
+        }
+    }
+
+    /// Gives free slots to whoever is next.
+    pub(super) fn dispatch(&mut self, node: u32) {
+        let now = self.agenda.now();
+        loop {
+            let own = &mut self.nodes[node as usize];
+            if own.pool.free_slots() == 0 {
+                return;
+            }
+            let Some((head, _)) = own.queue.next(now) else {
+                return;
+            };
+            let random = split_mix(&mut own.random);
+            self.evicted.clear();
+            match own
+                .pool
+                .schedule(now, head.function, random, &mut self.evicted)
+            {
+                Decision::Run(given) => {
+                    self.note_evicted(node);
+                    self.start(node, head.ticket, given.slot, given.source);
+                }
+                Decision::Wait { reason, until } => {
+                    if let Some(until) = until {
+                        self.agenda.add(until, Event::Again { node });
+                    }
+                    if reason == WaitReason::NoSlotFree
+                        && self.settings.slots.binding == Binding::Pool
+                    {
+                        return;
+                    }
+                    // It is not for others that it waits.
+                    let own = &mut self.nodes[node as usize];
+                    own.queue.hold(now, head.function);
+                    own.held.push(head.function);
+                }
+            }
+        }
+    }
+
+    pub(super) fn start(&mut self, node: u32, ticket: Ticket, slot: SlotId, source: Source) {
+        let now = self.agenda.now();
+        let own = &mut self.nodes[node as usize];
+        let Some(head) = own.queue.take(now, ticket) else {
+            return;
+        };
+        let global = own.locals[head.function.0 as usize].function;
+        let function = &mut self.functions[global as usize];
+        let noise = &self.settings.noise;
+        let factor = (1.0 + noise.execution * function.noise.normal()).max(0.5);
+        let work = if own.stated.is_empty() {
+            function.execution
+        } else {
+            own.stated
+                .remove(&head.request)
+                .unwrap_or(function.execution)
+        };
+        let execution = scaled(work, factor);
+        let objective = head
+            .deadline
+            .after(self.settings.hops.back)
+            .since(head.arrival.before(self.settings.hops.there));
+        own.running[slot.0 as usize] = Some(Request {
+            function: global,
+            local: head.function.0,
+            work,
+            arrival: head.arrival.before(self.settings.hops.there),
+            objective,
+            since: now,
+            executed: now.after(execution),
+            loads: source != Source::Resident,
+            loaded: now,
+        });
+        let counts = now >= self.span.from;
+        let weights = self.hardware.models[function.model].weights_mb * 1e6;
+        debug_assert!(
+            self.ends.is_empty(),
+            "all that was foretold is in the agenda"
+        );
+        match source {
+            Source::Resident => {
+                own.outcome.resident += u64::from(counts);
+                let slot = slot.0;
+                self.agenda
+                    .add(now.after(execution), Event::Finished { node, slot });
+                return;
+            }
+            Source::Host => {
+                own.outcome.host_loads += u64::from(counts);
+                let rate = self.hardware.link.host_gb_per_s * 1e9;
+                let factor = (1.0 + noise.transfer * function.noise.normal()).max(0.5);
+                let alone = nanos(weights / rate * 1e9 * factor);
+                own.links.from_host(now, slot.0, alone, &mut self.ends);
+            }
+            Source::Slot(other) => {
+                own.outcome.link_loads += u64::from(counts);
+                let rate = self.hardware.link_rate(slot, other);
+                let rate = rate.unwrap_or(self.hardware.link.host_gb_per_s * 1e9);
+                let factor = (1.0 + noise.transfer * function.noise.normal()).max(0.5);
+                let takes = nanos(weights / rate * 1e9 * factor);
+                own.links.from_slot(now, slot.0, takes, &mut self.ends);
+            }
+        }
+        self.foretell(node);
+    }
+}
+
+/// The next number of a sequence (`SplitMix64`).
+const fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
