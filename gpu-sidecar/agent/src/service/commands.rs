@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::epoll;
 
+use super::connections::Door;
 use super::pod::Served;
 use super::roster;
 use super::slot::{HELLO_MAX_NS, Shared};
@@ -97,6 +98,7 @@ impl Service {
             .collect();
         let served = Served {
             listener,
+            door: Door::default(),
             counters: crate::state::PodCounters::default(),
             claims: super::memory::Claims::default(),
             time: super::settle::PodTime::default(),

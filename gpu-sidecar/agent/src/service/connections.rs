@@ -1,5 +1,7 @@
 //! Connections: who may have one, what comes over it, and its end.
 
+use std::os::fd::OwnedFd;
+
 use policy::tokens::ProcessId;
 use protocol::message::{FromAgent, FromProcess, Refusal, Report};
 use rustix::event::epoll;
@@ -9,7 +11,7 @@ use rustix::net::SocketFlags;
 use super::pod::belongs;
 use super::process::{Came, Process, REPORTS_MAX};
 use super::roster;
-use super::turn::{CONNECTION, MESSAGES_AT_ONCE, Service};
+use super::turn::{CONNECTION, LISTENER, MESSAGES_AT_ONCE, Service};
 use crate::events::EventKind;
 use crate::state::PodKey;
 
@@ -17,6 +19,39 @@ use crate::state::PodKey;
 const PROCESSES_MAX: usize = 8_192;
 /// Processes of one pod.
 const PROCESSES_OF_POD_MAX: usize = 256;
+/// Connections of one pod that are taken within a second: as many as it may have at once. More wait in the kernel, so that a pod
+/// that connects without end costs the others nothing.
+const CONNECTIONS_PER_SECOND: u32 = 256;
+const SECOND_NS: u64 = 1_000_000_000;
+/// When a connection cannot be taken, the next is tried so much later: what lacks, as files, is not there again at once.
+const PAUSE_NS: u64 = 100_000_000;
+
+/// How fast a pod's connections are taken.
+#[derive(Debug, Default)]
+pub(super) struct Door {
+    /// The begin of the second that is counted.
+    second: u64,
+    /// Connections taken within it.
+    taken: u32,
+    /// Nobody listens until then.
+    shut_until: Option<u64>,
+}
+
+impl Door {
+    /// Counts one more; after the last of a second it says until when nobody listens.
+    fn take(&mut self, now: u64) -> Option<u64> {
+        if now.saturating_sub(self.second) >= SECOND_NS {
+            (self.second, self.taken) = (now, 0);
+        }
+        self.taken += 1;
+        (self.taken >= CONNECTIONS_PER_SECOND).then(|| self.second.saturating_add(SECOND_NS))
+    }
+
+    /// When it opens, if it is shut.
+    pub(super) const fn opens_at(&self) -> Option<u64> {
+        self.shut_until
+    }
+}
 
 impl Service {
     pub(super) fn accept(&mut self, key: PodKey) {
@@ -30,54 +65,106 @@ impl Service {
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
                 Err(error) => {
                     tracing::warn!(pod = served.pod.display(), %error, "cannot accept");
+                    self.shut_door(key, super::now_ns().saturating_add(PAUSE_NS));
                     return;
                 }
             };
-            let pid = match rustix::net::sockopt::socket_peercred(&connection) {
-                Ok(credentials) => credentials.pid.as_raw_pid().cast_unsigned(),
-                Err(error) => {
-                    tracing::warn!(pod = served.pod.display(), %error, "a peer without credentials");
-                    continue;
-                }
-            };
-            let Some(id) = self.free_process() else {
-                return;
-            };
-            let process = match Process::new(id, key, connection, pid) {
-                Ok(process) => process,
-                Err(error) => {
-                    tracing::debug!(pid, %error, "a process that is not there");
-                    continue;
-                }
-            };
-            let added = process.connection().map(|connection| {
-                epoll::add(
-                    &self.epoll,
-                    connection,
-                    epoll::EventData::new_u64(CONNECTION | u64::from(id.0)),
-                    epoll::EventFlags::IN,
-                )
-            });
-            if !matches!(added, Some(Ok(()))) {
-                continue;
+            let until = served.door.take(super::now_ns());
+            if let Some(until) = until {
+                self.shut_door(key, until);
             }
-            let Some(served) = self.pods.get_mut(&key) else {
+            self.admit(key, connection);
+            if until.is_some() {
                 return;
-            };
-            let refusal = if served.processes.len() >= PROCESSES_OF_POD_MAX {
-                let text = format!("a pod has at most {PROCESSES_OF_POD_MAX} processes here");
-                Some((Refusal::TooMany, text))
-            } else if belongs(&served.pod, pid) {
-                None
-            } else {
-                let text = "the process is of another pod than the socket".to_owned();
-                Some((Refusal::NotOfThisPod, text))
-            };
-            served.processes.push(id);
-            self.processes.insert(id.0, process);
-            if let Some((reason, text)) = refusal {
-                self.refuse(id, reason, &text);
             }
+        }
+    }
+
+    /// Takes a connection, or says why not.
+    fn admit(&mut self, key: PodKey, connection: OwnedFd) {
+        let Some(served) = self.pods.get(&key) else {
+            return;
+        };
+        let pid = match rustix::net::sockopt::socket_peercred(&connection) {
+            Ok(credentials) => credentials.pid.as_raw_pid().cast_unsigned(),
+            Err(error) => {
+                tracing::warn!(pod = served.pod.display(), %error, "a peer without credentials");
+                return;
+            }
+        };
+        let Some(id) = self.free_process() else {
+            return;
+        };
+        let process = match Process::new(id, key, connection, pid) {
+            Ok(process) => process,
+            Err(error) => {
+                tracing::debug!(pid, %error, "a process that is not there");
+                return;
+            }
+        };
+        let added = process.connection().map(|connection| {
+            epoll::add(
+                &self.epoll,
+                connection,
+                epoll::EventData::new_u64(CONNECTION | u64::from(id.0)),
+                epoll::EventFlags::IN,
+            )
+        });
+        if !matches!(added, Some(Ok(()))) {
+            return;
+        }
+        let Some(served) = self.pods.get_mut(&key) else {
+            return;
+        };
+        let refusal = if served.processes.len() >= PROCESSES_OF_POD_MAX {
+            let text = format!("a pod has at most {PROCESSES_OF_POD_MAX} processes here");
+            Some((Refusal::TooMany, text))
+        } else if belongs(&served.pod, pid) {
+            None
+        } else {
+            let text = "the process is of another pod than the socket".to_owned();
+            Some((Refusal::NotOfThisPod, text))
+        };
+        served.processes.push(id);
+        self.processes.insert(id.0, process);
+        if let Some((reason, text)) = refusal {
+            self.refuse(id, reason, &text);
+        }
+    }
+
+    /// Listens to a pod no more until then.
+    fn shut_door(&mut self, key: PodKey, until: u64) {
+        let Some(served) = self.pods.get_mut(&key) else {
+            return;
+        };
+        served.door.shut_until = Some(until);
+        self.listen(key, epoll::EventFlags::empty());
+    }
+
+    /// Listens again to pods whose doors open by now.
+    pub(super) fn open_doors(&mut self, now: u64) {
+        let due = self.pods.values_mut().filter(|served| {
+            let opens_at = served.door.opens_at();
+            opens_at.is_some_and(|at| at <= now)
+        });
+        let keys: Vec<_> = due
+            .map(|served| {
+                served.door.shut_until = None;
+                served.pod.key
+            })
+            .collect();
+        for key in keys {
+            self.listen(key, epoll::EventFlags::IN);
+        }
+    }
+
+    fn listen(&self, key: PodKey, events: epoll::EventFlags) {
+        let Some(served) = self.pods.get(&key) else {
+            return;
+        };
+        let data = epoll::EventData::new_u64(LISTENER | u64::from(key.0));
+        if let Err(error) = epoll::modify(&self.epoll, &served.listener, data, events) {
+            tracing::error!(pod = served.pod.display(), %error, "cannot listen");
         }
     }
 

@@ -146,6 +146,8 @@ impl Service {
             self.refuse(id, Refusal::WrongDevice, &text);
             return;
         }
+        // Where no daemon answers, nobody is bound by one, whatever it says.
+        let mps = mps && shared.mps.0;
         // Who has more than may be occupied at once computes alone.
         let sm_limit = shared.tokens.settings().sm_limit;
         let sm = share(&shared.slot, &served.pod, multiprocessors, mps).min(sm_limit);
@@ -212,6 +214,8 @@ impl Service {
 }
 
 /// A process's share of SMs, counted after the driver's rounding. It is believed when it says that it has more than it should.
+///
+/// `mps`: it is bound by an MPS daemon.
 fn share(slot: &Slot, pod: &Pod, multiprocessors: u32, mps: bool) -> u32 {
     if !mps {
         return ALL_HUNDREDTHS;

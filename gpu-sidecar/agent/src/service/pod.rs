@@ -6,6 +6,7 @@ use std::sync::Arc;
 use policy::tokens::{PodId, ProcessId, Quota, Share};
 use protocol::message::Refusal;
 
+use super::connections::Door;
 use super::memory::Claims;
 use super::roster::Known;
 use super::settle::PodTime;
@@ -18,6 +19,8 @@ pub(super) struct Served {
     pub(super) pod: Arc<Pod>,
     /// Where its processes connect.
     pub(super) listener: OwnedFd,
+    /// How fast they may.
+    pub(super) door: Door,
     /// What only grows.
     pub(super) counters: PodCounters,
     /// How its processes share its memory.

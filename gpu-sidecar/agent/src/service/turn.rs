@@ -114,11 +114,13 @@ impl Service {
     pub(super) fn next(&self, now: u64) -> Option<u64> {
         let slots = self.slots.values().filter_map(Shared::next);
         let claims = self.pods.values().filter_map(|served| served.claims.next());
+        let doors = self.pods.values().filter_map(|pod| pod.door.opens_at());
         let early = self.early.iter().map(|(_, until)| *until);
         let beats = self.somebody_waits().then_some(self.beat_at + BEAT_NS);
         let looks = self.must_look().then_some(self.looked_at + LOOK_NS);
         slots
             .chain(claims)
+            .chain(doors)
             .chain(early)
             .chain(beats)
             .chain(looks)
@@ -166,6 +168,7 @@ impl Service {
 
     pub(super) fn due(&mut self) {
         let now = super::now_ns();
+        self.open_doors(now);
         self.answer_early(now);
         self.answer_claims(now);
         if now >= self.beat_at + BEAT_NS && self.somebody_waits() {

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use gpu_sidecar::events::EventKind;
 use protocol::message::{FromAgent, FromProcess, MESSAGE_MAX, Refusal, Report};
 
-use crate::node::{Node, UUID, now_ns, until};
+use crate::node::{Node, UUID, now_ns, socket, until};
 use crate::puppet::{Puppet, attach, hello};
 
 /// The service goes on: somebody else gets a token.
@@ -103,6 +104,50 @@ fn who_says_that_it_has_other_sms_has_at_least_its_pods() {
         assert!(puppet.give_back());
         puppet.wait_shut();
     }
+}
+
+/// Whose daemon died before it had pages is bound by none, whatever it says.
+#[test]
+fn who_speaks_of_mps_where_none_runs_has_all_of_the_sms() {
+    let node = Node::new();
+    let pod = node.pod(0, 20);
+    let mut liar = node.connect(&pod);
+    assert!(matches!(liar.hello(), FromAgent::Welcome { .. }));
+    node.mps(false);
+    // The service has heard of it.
+    let _figures = node.figures();
+    liar.attach_with(UUID, 27, true).unwrap();
+    liar.ask();
+    liar.wait_open();
+    assert_eq!(node.of_slot().held_hundredths, 10_000);
+}
+
+/// A pod that connects without end waits after so many connections a second, and nobody else does.
+#[test]
+fn who_connects_without_end_waits() {
+    let node = Node::new();
+    let (pod, other) = (node.pod(0, 20), node.pod(1, 20));
+    let mut honest = node.begun(&other);
+    let begin = Instant::now();
+    // More than two seconds' worth and what the kernel keeps for later.
+    let flooder = thread::spawn({
+        let path = socket(&pod);
+        move || {
+            for _connection in 0..1_200 {
+                drop(Puppet::new(&path));
+            }
+        }
+    });
+    goes_on(&node, &mut honest);
+    flooder.join().unwrap();
+    goes_on(&node, &mut honest);
+    let late = node.begun(&pod);
+    drop(late);
+    assert!(
+        begin.elapsed() >= Duration::from_secs(3),
+        "{:?}",
+        begin.elapsed()
+    );
 }
 
 #[test]
