@@ -1,11 +1,11 @@
 //! A memory against a list of the pods that are there, at random.
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod rectangles_random;
+mod random;
 
 use policy::footprint::{Footprint, Memory};
 use policy::rectangles::FunctionId;
-use rectangles_random::Random;
+use random::Random;
 
 const SEED: u64 = 31;
 const CAPACITY: u64 = 200;
@@ -28,18 +28,18 @@ fn what_is_used_is_what_the_pods_need_and_never_more_than_there_is() {
     let mut storages = [0_u64; 5];
     let (mut admitted, mut refused) = (0, 0);
     for _ in 0..20_000 {
-        if random.below(2) == 0 && !pods.is_empty() {
-            let at = random.below(u32::try_from(pods.len()).expect("few")) as usize;
+        if random.below_u32(2) == 0 && !pods.is_empty() {
+            let at = random.below_u32(u32::try_from(pods.len()).expect("few")) as usize;
             let (function, footprint) = pods.swap_remove(at);
             memory.release(function, &footprint);
             if pods.iter().all(|(of, _)| *of != function) {
                 storages[function.0 as usize] = 0;
             }
         } else {
-            let function = FunctionId(random.below(5));
+            let function = FunctionId(random.below_u32(5));
             let footprint = Footprint {
-                storage: u64::from(random.below(3) * 20),
-                pod: u64::from(random.below(30)),
+                storage: u64::from(random.below_u32(3) * 20),
+                pod: u64::from(random.below_u32(30)),
             };
             let mut after = pods.clone();
             after.push((function, footprint));

@@ -3,34 +3,29 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
+mod random;
+
 use policy::memory::{
     Allocation, BlockId, Fault, Memory, OwnerId, Placed, Rule, Settings, Short, ShortReason, UNIT,
 };
+use random::Random;
 
 const PARTITION: u64 = 64 * UNIT;
 const OWNERS: u32 = 12;
 
 /// SplitMix64, so that a failure names its seed.
-struct Random(u64);
+/// What a test of memory draws.
+trait Draw {
+    fn owner(&mut self) -> OwnerId;
+    /// Mostly common sizes, some irregular, a few larger than a partition.
+    fn size(&mut self) -> u64;
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
+impl Draw for Random {
     fn owner(&mut self) -> OwnerId {
         OwnerId(u32::try_from(self.below(u64::from(OWNERS))).unwrap())
     }
 
-    /// Mostly common sizes, some irregular, a few larger than a partition.
     fn size(&mut self) -> u64 {
         match self.below(20) {
             0..7 => UNIT,

@@ -2,14 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod pool_random;
+mod random;
 
 use policy::pool::preset::Preset;
 use policy::pool::queue::{Admission, Order, Queue};
 use policy::pool::slots::{Decision, Evicted, Model, Pool, Topology};
 use policy::pool::{FunctionId, Percentile, SlotId};
 use policy::{RequestId, Span, Time};
-use pool_random::Random;
+use random::Random;
 
 const MS: u64 = 1_000_000;
 const FUNCTIONS: u32 = 480;

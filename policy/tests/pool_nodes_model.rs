@@ -2,14 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "the seed of a failure")]
 
-mod pool_random;
+mod random;
 
 use std::collections::BTreeMap;
 
 use policy::Span;
 use policy::pool::FunctionId;
 use policy::pool::nodes::{Change, LoadPerSecond, NodeId, Nodes, PlaceError};
-use pool_random::Random;
+use random::Random;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -2,12 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "the seed of a failure")]
 
-mod pool_random;
+mod random;
 
 use policy::pool::queue::{Admission, Head, LateRule, Order, Queue, Settings, Turn};
 use policy::pool::{FunctionId, Percentile};
 use policy::{RequestId, Span, Time};
-use pool_random::Random;
+use random::Random;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;

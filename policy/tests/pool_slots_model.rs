@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "the seed of a failure")]
 
-mod pool_random;
+mod random;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use policy::pool::slots::{
 };
 use policy::pool::{FunctionId, SlotId};
 use policy::{Span, Time};
-use pool_random::Random;
+use random::Random;
 
 const MS: u64 = 1_000_000;
 const SLOTS: u32 = 5;

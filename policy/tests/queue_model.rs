@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod random;
+
 use policy::gate::{
     AGEING_OBJECTIVES, AGEING_PERIOD, Action, Admission, Arrival, DispatchReason, Gate,
     KEPT_PERIOD, Late, Order, RefuseReason, Settings,
@@ -9,23 +11,7 @@ use policy::gate::{
 use policy::queue::{DeadlineQueue, Full, Ticket, Waiting};
 use policy::{RequestId, Span, Time};
 use proptest::prelude::*;
-
-/// A small generator with a stated sequence (SplitMix64), so that a failure names its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
+use random::Random;
 
 /// The naive queue: a vector, sorted whenever somebody asks.
 #[derive(Default)]

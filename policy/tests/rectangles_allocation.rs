@@ -1,26 +1,26 @@
 //! Nothing is allocated per decision once warm: counted by an allocator of this test's own.
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod rectangles_random;
+mod random;
 
 use policy::footprint::Footprint;
 use policy::rectangles::{FunctionId, InstanceId, Pod, Rectangles, Settings, SlotId};
 use policy::tokens::Share;
-use rectangles_random::Random;
+use random::Random;
 
 /// Pods of the profiling grid come and go; answers how many were placed.
 fn work(packer: &mut Rectangles, random: &mut Random) -> u32 {
     let mut placed = 0;
     for _ in 0..6_000 {
-        let instance = InstanceId(random.below(120));
+        let instance = InstanceId(random.below_u32(120));
         if packer.remove(instance).is_some() {
             continue;
         }
-        let function = random.below(10);
+        let function = random.below_u32(10);
         let pod = Pod {
             function: FunctionId(function),
-            quota: Share::from_percent([20, 40, 60, 80, 100][random.below(5) as usize]),
-            sm: [600, 1_200, 2_400, 5_000][random.below(4) as usize],
+            quota: Share::from_percent([20, 40, 60, 80, 100][random.below_u32(5) as usize]),
+            sm: [600, 1_200, 2_400, 5_000][random.below_u32(4) as usize],
             footprint: Footprint {
                 storage: u64::from(function % 3),
                 pod: 1,

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod rectangles_random;
+mod random;
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use policy::rectangles::{
     Restructuring, Settings, SlotId,
 };
 use policy::tokens::Share;
-use rectangles_random::Random;
+use random::Random;
 
 const CELL_WIDTH: u32 = 10_000;
 const CELL_HEIGHT: u32 = 100;
@@ -330,17 +330,17 @@ fn run(
         model.slots.push(SlotId(slot));
     }
     for step in 0..steps {
-        let draw = random.below(100);
+        let draw = random.below_u32(100);
         if draw < 54 {
-            let instance = InstanceId(random.below(60));
-            let function = random.below(4);
+            let instance = InstanceId(random.below_u32(60));
+            let function = random.below_u32(4);
             // Shapes that come again, and any others; wider than the plane counts as the plane.
-            let (quota, sm) = match random.below(5) {
+            let (quota, sm) = match random.below_u32(5) {
                 0 => (
-                    1 + random.below(width * 3 / 5),
-                    1 + random.below(height * 3 / 5),
+                    1 + random.below_u32(width * 3 / 5),
+                    1 + random.below_u32(height * 3 / 5),
                 ),
-                1 if function == 3 => (width + 1, 1 + random.below(2)),
+                1 if function == 3 => (width + 1, 1 + random.below_u32(2)),
                 _ => (3 + function, 5 - function),
             };
             let pod = Pod {
@@ -384,7 +384,7 @@ fn run(
             if model.pods.is_empty() {
                 continue;
             }
-            let at = random.below(u32::try_from(model.pods.len()).unwrap());
+            let at = random.below_u32(u32::try_from(model.pods.len()).unwrap());
             let gone = model.pods.remove(at as usize);
             let removed = packer.remove(gone.instance).unwrap();
             assert_eq!(removed.slot, gone.slot);
@@ -404,12 +404,12 @@ fn run(
             assert_eq!(packer.remove(gone.instance), None);
         } else if draw < 98 {
             // As after a restart of the packer: it is told where a pod is.
-            let instance = InstanceId(60 + random.below(20));
-            let slot = model.slots[random.below(3) as usize];
+            let instance = InstanceId(60 + random.below_u32(20));
+            let slot = model.slots[random.below_u32(3) as usize];
             let pod = Pod {
                 function: FunctionId(0),
-                quota: Share::from_percent(1 + random.below(width / 2)),
-                sm: CELL_HEIGHT * (1 + random.below(height / 2)),
+                quota: Share::from_percent(1 + random.below_u32(width / 2)),
+                sm: CELL_HEIGHT * (1 + random.below_u32(height / 2)),
                 footprint: Footprint::unshared(7),
             };
             let before = model.remembered.len();
@@ -425,7 +425,7 @@ fn run(
                 model.follow(&packer, slot);
             }
         } else {
-            let slot = model.slots[random.below(3) as usize];
+            let slot = model.slots[random.below_u32(3) as usize];
             actions.clear();
             packer.remove_slot(slot, &mut actions).unwrap();
             let lost: Vec<_> = (actions.iter())

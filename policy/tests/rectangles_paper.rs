@@ -2,14 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod rectangles_random;
+mod random;
 
 use policy::footprint::Footprint;
 use policy::rectangles::{
     Action, FunctionId, InstanceId, Order, Pod, Rectangles, Refusal, Settings, Sharing, SlotId,
 };
 use policy::tokens::Share;
-use rectangles_random::Random;
+use random::Random;
 
 const MEMORY: u64 = 16 << 30;
 
@@ -169,8 +169,8 @@ fn sorted_batches_need_fewer_slots() {
     for _ in 0..BATCHES {
         let batch: Vec<_> = (0..60)
             .map(|_| {
-                let quota = [20, 40, 60, 80, 100][random.below(5) as usize];
-                let sm = [6, 12, 24, 50, 60, 80, 100][random.below(7) as usize];
+                let quota = [20, 40, 60, 80, 100][random.below_u32(5) as usize];
+                let sm = [6, 12, 24, 50, 60, 80, 100][random.below_u32(7) as usize];
                 (quota, sm)
             })
             .collect();

@@ -1,6 +1,6 @@
 //! Nothing is allocated per decision once warm: counted by an allocator of this test's own.
 
-mod rectangles_random;
+mod random;
 
 use policy::footprint::Footprint;
 use policy::rectangles::{FunctionId, InstanceId};
@@ -10,7 +10,7 @@ use policy::scaling::profile::{
 use policy::scaling::{Action, Load, LoadSettings, Rate, Scaler, Settings};
 use policy::tokens::Share;
 use policy::{Span, Time};
-use rectangles_random::Random;
+use random::Random;
 
 fn points() -> Points {
     let rows: Vec<_> = (1..8)
@@ -47,7 +47,7 @@ fn work(function: &mut Function, random: &mut Random) -> (u32, u32) {
     for second in 0..3_600 {
         function.now = function.now.after(Span::from_secs(1));
         let most = if second / 200 % 2 == 0 { 300 } else { 30 };
-        function.load.arrive(u64::from(random.below(most)));
+        function.load.arrive(u64::from(random.below_u32(most)));
         let load = function.load.predict(function.now, 0);
         function.actions.clear();
         function

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod rectangles_random;
+mod random;
 
 use std::cmp::Ordering;
 
@@ -16,7 +16,7 @@ use policy::scaling::profile::{
 };
 use policy::scaling::{Action, AddReason, Rate, Scaler, Settings, place};
 use policy::tokens::Share;
-use rectangles_random::Random;
+use random::Random;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -82,12 +82,12 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
     let mut random = Random(seed);
     let mut counts = Counts::default();
     for _ in 0..30 {
-        let rows: Vec<_> = (0..1 + random.below(12))
+        let rows: Vec<_> = (0..1 + random.below_u32(12))
             .map(|n| {
-                let throughput = Rate(u64::from(1 + random.below(80)) * 500_000);
+                let throughput = Rate(u64::from(1 + random.below_u32(80)) * 500_000);
                 row(
-                    1 + n * 3 + random.below(3),
-                    1 + random.below(100),
+                    1 + n * 3 + random.below_u32(3),
+                    1 + random.below_u32(100),
                     throughput,
                 )
             })
@@ -106,24 +106,24 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
         let (mut now, mut load, mut next) = (1_000 * SECOND, 0, 0);
         let mut actions = Vec::new();
         for _ in 0..400 {
-            now += u64::from(random.below(5_000)) * 1_000_000;
-            match random.below(20) {
-                0 => load = u64::from(random.below(400)) * 1_000_000,
-                1..=3 => load = load * u64::from(80 + random.below(40)) / 100,
+            now += u64::from(random.below_u32(5_000)) * 1_000_000;
+            match random.below_u32(20) {
+                0 => load = u64::from(random.below_u32(400)) * 1_000_000,
+                1..=3 => load = load * u64::from(80 + random.below_u32(40)) / 100,
                 _ => {}
             }
             // Pods get ready, some late, and some go by themselves.
             for known in &mut pods {
                 if let State::Starting(ready_at) = known.state
                     && now >= ready_at
-                    && random.below(8) > 0
+                    && random.below_u32(8) > 0
                 {
                     known.state = State::Ready;
                     scaler.ready(known.instance);
                 }
             }
             pods.retain(|known| {
-                let goes = random.below(if known.state == State::Leaving {
+                let goes = random.below_u32(if known.state == State::Leaving {
                     3
                 } else {
                     300
@@ -264,7 +264,7 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
             }
             for point in new {
                 let instance = InstanceId(next);
-                let ready_at = now + u64::from(random.below(20)) * SECOND;
+                let ready_at = now + u64::from(random.below_u32(20)) * SECOND;
                 scaler.add(instance, point, Time(ready_at)).unwrap();
                 assert!(scaler.add(instance, point, Time(ready_at)).is_err());
                 pods.push(Known {

@@ -4,30 +4,17 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
+mod random;
+
 use std::collections::BTreeMap;
 
 use policy::swap::{ModelBlock, Phase, SwapAction, Touch, Tracking, Verdict};
+use random::Random;
 
 const BLOCKS: u64 = 14;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn block(&mut self) -> ModelBlock {
-        ModelBlock(u32::try_from(self.below(BLOCKS)).unwrap())
-    }
+fn block(random: &mut Random) -> ModelBlock {
+    ModelBlock(u32::try_from(random.below(BLOCKS)).unwrap())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -233,7 +220,7 @@ fn run(seed: u64) -> [u32; 3] {
     let calm = random.below(3) == 0;
     for step in 0..3_000 {
         let context = format!("seed {seed}, step {step}");
-        let block = random.block();
+        let block = block(&mut random);
         match random.below(if calm { 60 } else { 30 }) {
             0..3 => {
                 let bytes = 1 + random.below(1_000);

@@ -1,23 +1,14 @@
 //! Copies from slot to slot, against what may be said of them at any time.
 
+mod random;
+
 use policy::swap::{
     SourceId, Sources, StartReason, StopReason, TransferAction, TransferId, TransferTaken,
 };
+use random::Random;
 
 const SOURCES: usize = 4;
 const TRANSFERS: usize = 8;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Source {

@@ -2,6 +2,8 @@
 
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
+mod random;
+
 use std::num::NonZeroU64;
 
 use policy::Span;
@@ -9,24 +11,9 @@ use policy::swap::{
     Elbow, GROUP_MAX, GROUP_MIN, Group, Groups, Link, ModelBlock, Sample, Step, SweepError,
     Timeline, elbow, equal_groups, median, timeline,
 };
+use random::Random;
 
 const MIB: u64 = 1 << 20;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 #[test]
 fn a_group_never_crosses_a_block() {

@@ -2,11 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod random;
 mod tokens_machine;
 
 use policy::tokens::{PodId, ProcessId, Quota, Rule, Settings, Share, Tokens};
 use policy::{Span, Time};
-use tokens_machine::{MS, Random, SECOND};
+use random::Random;
+use tokens_machine::{MS, SECOND};
 
 const RULES: [Rule; 6] = [
     Rule::Weir,

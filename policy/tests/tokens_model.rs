@@ -3,13 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
+mod random;
 mod tokens_machine;
 
 use policy::tokens::{
     Action, CloseReason, PodId, ProcessId, Quota, Refusal, Rule, Settings, Share, Tokens,
 };
 use policy::{Span, Time};
-use tokens_machine::{MS, Random, SECOND};
+use random::Random;
+use tokens_machine::{MS, SECOND};
 
 const PODS: u32 = 8;
 const PROCESSES: u32 = 16;

@@ -3,10 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
+mod random;
 mod tokens_machine;
 
 use policy::tokens::{Rule, Settings};
-use tokens_machine::{Random, SECOND, Simulation, Work};
+use random::Random;
+use tokens_machine::{SECOND, Simulation, Work};
 
 const KERNEL: u64 = 20_000;
 const WHOLE: u32 = 1_000_000;

@@ -1,5 +1,9 @@
-//! Random numbers for the pool's tests.
-#![expect(unreachable_pub, reason = "shared by several test files")]
+//! Random numbers for tests.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared by several test files, each of which uses a part"
+)]
 
 /// A small generator with a stated sequence (SplitMix64), so that a failure names its seed.
 pub struct Random(pub u64);
@@ -15,6 +19,10 @@ impl Random {
 
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
+    }
+
+    pub fn below_u32(&mut self, bound: u32) -> u32 {
+        u32::try_from(self.below(u64::from(bound))).expect("below a u32")
     }
 
     pub fn index(&mut self, bound: usize) -> usize {
