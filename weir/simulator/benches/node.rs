@@ -1,5 +1,5 @@
 //! Requests a second of virtual time. Targets (design 6): 250,000 on the Torpor node at 480 functions, a million on one slot whose
-//! model is there; a request at 1,000 nodes costs at most twice what it does at 4.
+//! model is there. What many nodes cost over few is in the bench `scale`; here the functions' making and placing counts with it.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;

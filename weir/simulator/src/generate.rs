@@ -3,7 +3,7 @@
 //!
 //! What a workload is made of is data, a [`Spec`]: in TOML, or one of the [`presets`](preset_names) that stand for the
 //! experiments of the papers. Arrivals come lazily: a function holds two random streams and the state of its rate
-//! (about 0.8 KB), and [`Merged`] orders the functions by their next arrival, so memory grows with functions and not
+//! (about 0.3 KB), and [`Merged`] puts a few arrivals of each in order, so memory grows with functions and not
 //! with requests. An arrival costs O(log functions) and, in the shapes whose rate changes, the changes passed.
 //!
 //! The same spec gives the same arrivals on every machine, and function 17 the same ones whether it is one of 20

@@ -7,6 +7,7 @@
 //! | [`links`] | loads that share the path to the host | Torpor §5.3; workloads 9 |
 //! | [`settings`] | which rules, which noise, which latencies of hops | M2.13–M2.21; workloads 10 |
 //! | [`mod@run`] | the loop over events | – |
+//! | `groups` | nodes that are run apart from each other | – |
 //! | `state` | what is known of nodes and their functions between events | – |
 //! | `slots` | requests get slots, models come and give way | M2.1–M2.18 |
 //! | `kept_alive` | processes that come and go by their functions' history | M2.21 |
@@ -21,6 +22,7 @@
 //!
 //! Memory grows with functions and with requests in flight, not with the length of the run.
 
+mod groups;
 pub mod hardware;
 mod kept_alive;
 pub mod links;

@@ -8,8 +8,7 @@
 //! Every draw is equal to the last bit on every machine: integers from ChaCha8, then additions, multiplications,
 //! divisions and square roots, which IEEE 754 rounds in one way, and `ln`, `exp` and `pow` of the `libm` crate.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+mod chacha;
 
 /// What a stream is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,12 +68,13 @@ impl Streams {
     /// One stream, from its beginning.
     #[must_use]
     pub fn stream(&self, purpose: Purpose, function: u32) -> Stream {
-        let mut key = [0; 32];
-        key[..8].copy_from_slice(&self.seed.to_le_bytes());
-        let mut generator = ChaCha8Rng::from_seed(key);
         let name = format!("{}/{}/{function}", self.experiment, purpose.name());
-        generator.set_stream(fnv1a(name.as_bytes()));
-        Stream { generator }
+        Stream {
+            seed: self.seed,
+            number: fnv1a(name.as_bytes()),
+            drawn: 0,
+            block: [0; 8],
+        }
     }
 }
 
@@ -89,15 +89,27 @@ const fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// Random numbers in a fixed order. See the [module](self).
+///
+/// It holds one block of its generator, and is 88 bytes long: as there are several for each function, their length decides what
+/// many functions cost.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    generator: ChaCha8Rng,
+    seed: u64,
+    number: u64,
+    drawn: u64,
+    /// What is drawn next, from `drawn` mod 8 on.
+    block: [u64; 8],
 }
 
 impl Stream {
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.generator.next_u64()
+        let at = self.drawn % 8;
+        if at == 0 {
+            self.block = chacha::block(self.seed, self.drawn / 8, self.number);
+        }
+        self.drawn += 1;
+        self.block[at as usize]
     }
 
     /// Uniform in (0, 1), never one of the ends: the middle of one of 2⁵² equal parts.

@@ -7,6 +7,7 @@ use policy::pool::{FunctionId, Refusal};
 use policy::{RequestId, Span, Time};
 use thiserror::Error;
 
+use super::groups::{Blocks, Groups};
 use super::hardware::{Hardware, HardwareError, bytes, millis, nanos};
 use super::links::End;
 use super::outcome::{FunctionOutcome, Outcome};
@@ -87,20 +88,28 @@ pub(super) struct Run<'a> {
     pub(super) hardware: &'a Hardware,
     pub(super) settings: &'a Settings,
     pub(super) span: Counted,
+    /// Of the group whose turn it is.
     pub(super) agenda: Agenda<Event>,
     pub(super) functions: Vec<Function>,
     pub(super) nodes: Vec<Node>,
     /// Which node serves whom.
     pub(super) cluster: Nodes,
     pub(super) outcome: Outcome,
-    pub(super) in_flight: u64,
+    in_flight: u64,
+    /// Events of the groups whose turn it is not.
+    pub(super) elsewhere: u64,
+    /// When requests left, where groups take turns.
+    pub(super) left: Option<Vec<Time>>,
+    /// So many stretches are kept at most until the turn ends.
+    pub(super) keep: usize,
+    steps: u64,
     pub(super) evicted: Vec<Evicted>,
     /// On their way into the agenda.
     pub(super) ends: Vec<End>,
 }
 
 /// Runs a workload on nodes. `watch` is told now and then how many events there were and what time it is, and stops the run by
-/// false.
+/// false: at once, or where nodes take turns, when all of them are at the same time again (a few arrivals a function later).
 ///
 /// # Errors
 /// See [`RunError`].
@@ -116,35 +125,19 @@ where
     A: Iterator<Item = Result<Arrival, TraceError>>,
 {
     let mut run = Run::new(hardware, settings, &workload, span, streams)?;
-    let mut arrivals = workload.arrivals;
-    let mut next = arrivals.next().transpose()?;
-    let mut told = 0;
-    loop {
-        let arrives = next.as_ref().map_or(Time::NEVER, |arrival| arrival.at);
-        let happens = run.agenda.next_at().unwrap_or(Time::NEVER);
-        if arrives.min(happens) >= span.to {
-            break;
-        }
-        if happens <= arrives {
-            if let Some(event) = run.agenda.take() {
-                run.happen(event);
-            }
-        } else if let Some(arrival) = next.take() {
-            run.agenda.pass_to(arrival.at);
-            run.arrive(&arrival);
-            next = arrivals.next().transpose()?;
-        }
-        told += 1;
-        if told % 65_536 == 0 && !watch(run.agenda.taken(), run.agenda.now()) {
-            run.outcome.stopped = true;
-            break;
-        }
-    }
-    Ok(run.end())
+    let groups = Groups::new(&run.functions, settings.nodes);
+    let to = if groups.count() == 1 {
+        run.pass(workload.arrivals, span.to, watch)?;
+        run.agenda.now()
+    } else {
+        run.take_turns(Blocks::new(workload.arrivals, groups)?, watch)?
+    };
+    let to = if run.outcome.stopped { to } else { span.to };
+    Ok(run.end(to))
 }
 
 impl<'a> Run<'a> {
-    fn new<A>(
+    pub(super) fn new<A>(
         hardware: &'a Hardware,
         settings: &'a Settings,
         workload: &Workload<A>,
@@ -239,9 +232,55 @@ impl<'a> Run<'a> {
             cluster,
             outcome,
             in_flight: 0,
+            elsewhere: 0,
+            left: None,
+            keep: span.keep,
+            steps: 0,
             evicted: Vec::new(),
             ends: Vec::new(),
         })
+    }
+
+    /// Lets happen what comes before `until`: of one group, these arrivals and what follows from them.
+    pub(super) fn pass(
+        &mut self,
+        arrivals: impl IntoIterator<Item = Result<Arrival, TraceError>>,
+        until: Time,
+        watch: &mut dyn FnMut(u64, Time) -> bool,
+    ) -> Result<(), TraceError> {
+        let mut arrivals = arrivals.into_iter();
+        let mut next = arrivals.next().transpose()?;
+        loop {
+            let arrives = next.as_ref().map_or(Time::NEVER, |arrival| arrival.at);
+            let happens = self.agenda.next_at().unwrap_or(Time::NEVER);
+            if arrives.min(happens) >= until {
+                return Ok(());
+            }
+            if happens <= arrives {
+                if let Some(event) = self.agenda.take() {
+                    self.happen(event);
+                }
+            } else if let Some(arrival) = next.take() {
+                self.agenda.pass_to(arrival.at);
+                self.arrive(&arrival);
+                next = arrivals.next().transpose()?;
+            }
+            self.steps += 1;
+            if self.steps.is_multiple_of(65_536)
+                && !watch(self.elsewhere + self.agenda.taken(), self.agenda.now())
+            {
+                self.outcome.stopped = true;
+                return Ok(());
+            }
+        }
+    }
+
+    /// A request is not there any more.
+    pub(super) fn leave(&mut self) {
+        self.in_flight -= 1;
+        if let Some(left) = &mut self.left {
+            left.push(self.agenda.now());
+        }
     }
 
     fn arrive(&mut self, arrival: &Arrival) {
@@ -258,7 +297,9 @@ impl<'a> Run<'a> {
             return;
         }
         self.in_flight += 1;
-        self.outcome.in_flight_max = self.outcome.in_flight_max.max(self.in_flight);
+        if self.left.is_none() {
+            self.outcome.in_flight_max = self.outcome.in_flight_max.max(self.in_flight);
+        }
         let event = Event::Reaches {
             function: arrival.function,
             arrival: arrival.at,
@@ -342,7 +383,7 @@ impl<'a> Run<'a> {
         let at = &mut self.nodes[node as usize];
         if at.locals[local as usize].refused {
             self.cluster.done(NodeId(node), takes);
-            self.in_flight -= 1;
+            self.leave();
             if arrival >= self.span.from {
                 let counted = &mut self.outcome.functions[function as usize];
                 counted.requests += 1;
@@ -373,12 +414,7 @@ impl<'a> Run<'a> {
     }
 
     /// Everything counted, with what has no answer.
-    fn end(mut self) -> Outcome {
-        let to = if self.outcome.stopped {
-            self.agenda.now()
-        } else {
-            self.span.to
-        };
+    pub(super) fn end(mut self, to: Time) -> Outcome {
         for node in &mut self.nodes {
             let now = to;
             for local in 0..u32::try_from(node.locals.len()).unwrap_or(u32::MAX) {
@@ -413,7 +449,7 @@ impl<'a> Run<'a> {
             outcome.charged = function.bill.charge(to).gpu_time();
         }
         self.outcome.counted = to.since(self.span.from);
-        self.outcome.events = self.agenda.taken();
+        self.outcome.events = self.elsewhere + self.agenda.taken();
         self.outcome.nodes = self.nodes.into_iter().map(|node| node.outcome).collect();
         self.outcome
     }

@@ -79,7 +79,6 @@ impl Run<'_> {
         let latency = now.after(self.settings.hops.back).since(request.arrival);
         let in_time = latency <= request.objective;
         own.queue.completed(now, FunctionId(request.local), in_time);
-        self.in_flight -= 1;
         self.cluster.done(NodeId(node), request.work);
         let mut idles = false;
         if let Some(history) = own.histories.get_mut(request.local as usize) {
@@ -109,7 +108,7 @@ impl Run<'_> {
             counted.late += u64::from(!in_time);
             counted.loads += u64::from(request.loads);
         }
-        if now > from && self.outcome.taken.len() < self.span.keep {
+        if now > from && self.outcome.taken.len() < self.keep {
             let slots = u32::try_from(own.running.len()).unwrap_or(u32::MAX);
             self.outcome.taken.push(Taken {
                 slot: node * slots + slot,
@@ -122,6 +121,7 @@ impl Run<'_> {
         self.functions[request.function as usize]
             .bill
             .used(now.since(request.since));
+        self.leave();
         self.note_evicted(node);
         self.release(node);
         if idles {

@@ -1,5 +1,7 @@
 //! Latencies in logarithmic buckets.
 
+use std::ops::Range;
+
 use policy::Span;
 
 use super::Percentile;
@@ -7,19 +9,21 @@ use super::Percentile;
 /// Buckets of an octave, as a power of two.
 const BITS: u32 = 6;
 const PER_OCTAVE: usize = 1 << BITS;
-/// One octave's worth of exact buckets, and one for each leading bit above.
-const BUCKETS: usize = PER_OCTAVE * (64 - BITS as usize + 1);
 
-/// Latencies in buckets that grow with the latency: fixed memory, whatever comes.
+/// Latencies in buckets that grow with the latency: bounded memory, whatever comes.
 ///
 /// Below 64 ns each nanosecond has a bucket; above, each octave has 64 of equal width, so a bucket is at most 1/64 of
 /// its lower end wide. A percentile is told as the middle of its bucket: at most 0.79 % from the value itself, and
 /// never outside the least and the greatest that were recorded, which are exact, as are count and sum. All of
-/// `u64` nanoseconds has a place (3 776 buckets, 29.5 KiB), so nothing is cut off. Recording touches one counter;
-/// nothing allocates after [`Histogram::new`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// `u64` nanoseconds has a place (3 776 buckets), so nothing is cut off. Recording touches one counter. Memory is that of
+/// the octaves from the least to the greatest, 512 bytes each and 29.5 KiB at most: a cluster has thousands of these. Only what is
+/// outside those octaves allocates, so at most once for each of the 59.
+#[derive(Clone, Eq, Debug)]
 pub struct Histogram {
-    counts: Box<[u64]>,
+    /// Of whole octaves.
+    counts: Vec<u64>,
+    /// Which bucket the first of them is.
+    first: usize,
     count: u64,
     sum: u128,
     least: u64,
@@ -29,12 +33,22 @@ pub struct Histogram {
 impl Default for Histogram {
     fn default() -> Self {
         Self {
-            counts: vec![0; BUCKETS].into_boxed_slice(),
+            counts: Vec::new(),
+            first: 0,
             count: 0,
             sum: 0,
             least: u64::MAX,
             greatest: 0,
         }
+    }
+}
+
+impl PartialEq for Histogram {
+    /// Octaves in which nothing is make no difference.
+    fn eq(&self, other: &Self) -> bool {
+        self.sum == other.sum
+            && self.taken().eq(other.taken())
+            && (self.least, self.greatest) == (other.least, other.greatest)
     }
 }
 
@@ -68,17 +82,53 @@ impl Histogram {
 
     /// One latency.
     pub fn record(&mut self, latency: Span) {
-        self.counts[bucket_of(latency.0)] += 1;
+        let bucket = bucket_of(latency.0);
+        if let Some(count) = self.counts.get_mut(bucket.wrapping_sub(self.first)) {
+            *count += 1;
+        } else {
+            self.reach(bucket..bucket + 1);
+            self.counts[bucket - self.first] += 1;
+        }
         self.count += 1;
         self.sum += u128::from(latency.0);
         self.least = self.least.min(latency.0);
         self.greatest = self.greatest.max(latency.0);
     }
 
+    /// Makes room for these buckets.
+    #[cold]
+    fn reach(&mut self, buckets: Range<usize>) {
+        let (mut from, mut to) = (buckets.start, buckets.end);
+        if !self.counts.is_empty() {
+            from = from.min(self.first);
+            to = to.max(self.first + self.counts.len());
+        }
+        from -= from % PER_OCTAVE;
+        let mut counts = vec![0; to.next_multiple_of(PER_OCTAVE) - from];
+        if !self.counts.is_empty() {
+            let begin = self.first - from;
+            counts[begin..begin + self.counts.len()].copy_from_slice(&self.counts);
+        }
+        (self.counts, self.first) = (counts, from);
+    }
+
+    /// Buckets that are not empty, and how many are in each.
+    fn taken(&self) -> impl Iterator<Item = (usize, u64)> {
+        let counts = self.counts.iter().copied();
+        (self.first..).zip(counts).filter(|&(_, count)| count > 0)
+    }
+
     /// All of another's: the same as if each had been recorded here.
     pub fn merge(&mut self, other: &Self) {
-        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
-            *count += more;
+        if other.is_empty() {
+            return;
+        }
+        let needs = bucket_of(other.least)..bucket_of(other.greatest) + 1;
+        if needs.start < self.first || needs.end > self.first + self.counts.len() {
+            self.reach(needs);
+        }
+        for (bucket, more) in other.taken() {
+            self.counts[bucket - self.first] += more;
         }
         self.count += other.count;
         self.sum += other.sum;
@@ -136,8 +186,7 @@ impl Histogram {
     /// cumulative distribution.
     pub fn steps(&self) -> impl Iterator<Item = (Span, u64)> {
         let mut reached = 0;
-        let taken = self.counts.iter().enumerate().filter(|&(_, &n)| n > 0);
-        taken.map(move |(bucket, count)| {
+        self.taken().map(move |(bucket, count)| {
             reached += count;
             let (from, width) = bounds(bucket);
             let middle = from + (width - 1) / 2;
@@ -149,6 +198,9 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One octave's worth of exact buckets, and one for each leading bit above.
+    const BUCKETS: usize = PER_OCTAVE * (64 - BITS as usize + 1);
 
     #[test]
     fn buckets_are_beside_each_other_and_hold_all_numbers() {
@@ -183,6 +235,25 @@ mod tests {
             assert_eq!(one.percentile(Percentile::P99), Some(Span(value)));
             assert_eq!(one.mean(), Some(Span(value)));
         }
+    }
+
+    #[test]
+    fn memory_is_that_of_the_octaves_that_occur() {
+        let mut histogram = Histogram::new();
+        for value in [1_000_000, 1_500_000, 3_000_000] {
+            histogram.record(Span(value));
+        }
+        assert_eq!(histogram.counts.len(), 3 * PER_OCTAVE);
+        histogram.record(Span(0));
+        histogram.record(Span(u64::MAX));
+        assert_eq!((histogram.counts.len(), histogram.first), (BUCKETS, 0));
+        let mut merged = Histogram::new();
+        merged.record(Span(1_000_000_000));
+        merged.merge(&histogram);
+        histogram.record(Span(1_000_000_000));
+        assert_eq!(merged, histogram);
+        merged.merge(&Histogram::new());
+        assert_eq!(merged, histogram);
     }
 
     #[test]

@@ -1,0 +1,161 @@
+//! What a request costs on many nodes over what it costs on few: at most twice (design 6).
+//!
+//! Without arguments: turns of 4 and of 1,000 nodes with 80 functions each, as many requests in both, and the median of the
+//! ratios. With `NODES FUNCTIONS SECONDS`, functions a node: one run. 10⁸ requests:
+//! `cargo bench -p simulator --bench scale -- 1000 80 5400`.
+//!
+//! Time is that of the processor, so that others on the machine count less. Making the functions and placing them is told apart
+//! from requests.
+
+use std::io::Write as _;
+
+use policy::{Span, Time};
+use simulator::experiments::RuleName;
+use simulator::generate;
+use simulator::node::{Counted, Hardware, Outcome, run};
+use simulator::random::Streams;
+
+/// A request of the workload comes so often for each function, on the mean.
+const A_MINUTE: f64 = 13.95;
+/// Requests of each run of a turn.
+const REQUESTS: f64 = 2e6;
+const TURNS: usize = 5;
+
+struct Cost {
+    outcome: Outcome,
+    /// Processor time before the first request, and in all, ns.
+    before: f64,
+    all: f64,
+}
+
+impl Cost {
+    #[expect(clippy::cast_precision_loss, reason = "a mean")]
+    fn of_request(&self) -> f64 {
+        (self.all - self.before) / self.outcome.arrived as f64
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let own = std::env::args().skip(1).filter(|own| !own.starts_with('-'));
+    let numbers: Vec<u32> = own.filter_map(|own| own.parse().ok()).collect();
+    let mut out = std::io::stdout().lock();
+    if let [nodes, functions, seconds] = numbers[..] {
+        let cost = measured(nodes, functions, f64::from(seconds));
+        let memory = line("/proc/self/status", "VmHWM:");
+        let of_request = cost.of_request();
+        let Outcome {
+            arrived,
+            events,
+            in_flight_max,
+            ..
+        } = cost.outcome;
+        writeln!(
+            out,
+            "{arrived} requests, {events} events, {in_flight_max} at once at most\n\
+             {:.2} s before the first, {:.1} s in all, {of_request:.0} ns a request\n\
+             {memory} at most, results {:016x}",
+            cost.before / 1e9,
+            cost.all / 1e9,
+            digest(&cost.outcome),
+        )?;
+        return Ok(());
+    }
+    let mut ratios = Vec::new();
+    for turn in 1..=TURNS {
+        let [few, many] = [4, 1_000].map(|nodes| {
+            let seconds = REQUESTS / (A_MINUTE / 60.0 * 80.0 * f64::from(nodes));
+            measured(nodes, 80, seconds).of_request()
+        });
+        writeln!(
+            out,
+            "turn {turn}: {few:.0} ns at 4 nodes, {many:.0} ns at 1,000: {:.2}",
+            many / few
+        )?;
+        ratios.push(many / few);
+    }
+    ratios.sort_by(f64::total_cmp);
+    writeln!(out, "median {:.2}", ratios[TURNS / 2])
+}
+
+fn measured(nodes: u32, functions: u32, seconds: f64) -> Cost {
+    let mut spec = generate::preset("torpor-node").expect("a preset").spec();
+    spec.functions = functions * nodes;
+    (spec.warm_up_s, spec.counted_s) = (1.0, seconds);
+    let mut settings = RuleName::Adaptive.settings();
+    settings.nodes = nodes;
+    let counted = Counted {
+        from: Time::ZERO.after(Span::from_secs(1)),
+        to: Time::ZERO.after(spec.length()),
+        keep: 0,
+    };
+    let streams = Streams::new(&spec.experiment, spec.seed);
+    let begun = taken();
+    let made = generate::generate(&spec).expect("a spec of ours");
+    let mut before = None;
+    let workload = simulator::traces::Workload {
+        functions: made.functions,
+        arrivals: made.arrivals.inspect(|_| {
+            // The first is asked for when all is in place.
+            if before.is_none() {
+                before = Some(taken());
+            }
+        }),
+    };
+    let hardware = Hardware::torpor();
+    let outcome = run(
+        &hardware,
+        &settings,
+        workload,
+        counted,
+        &streams,
+        &mut |_, _| true,
+    )
+    .expect("a run of ours");
+    Cost {
+        outcome,
+        before: before.unwrap_or(begun) - begun,
+        all: taken() - begun,
+    }
+}
+
+/// Processor time of this process, ns.
+fn taken() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let first = text.split_whitespace().next();
+    first.and_then(|own| own.parse().ok()).unwrap_or_default()
+}
+
+fn line(path: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with(key));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    words.join(" ")
+}
+
+/// The same for the same results (FNV-1a over all counts).
+fn digest(outcome: &Outcome) -> u64 {
+    let functions = outcome.functions.iter().flat_map(|own| {
+        [
+            own.requests,
+            own.late,
+            own.loads,
+            own.refused,
+            own.charged.0,
+        ]
+    });
+    let nodes = outcome.nodes.iter().flat_map(|own| {
+        let each = own.busy.iter().chain(&own.loading).map(|span| span.0);
+        let steps = own
+            .latencies
+            .iter()
+            .flat_map(simulator::statistics::Histogram::steps);
+        each.chain([own.evictions, own.host_loads, own.link_loads, own.resident])
+            .chain(steps.flat_map(|(at, count)| [at.0, count]))
+    });
+    functions
+        .chain(nodes)
+        .chain([outcome.events, outcome.in_flight_max])
+        .fold(0xCBF2_9CE4_8422_2325, |hash, value| {
+            (hash ^ value).wrapping_mul(0x0100_0000_01B3)
+        })
+}
