@@ -235,6 +235,9 @@ impl Pool {
 
     /// Looks at the slots where the function's model could come to, before one is chosen.
     pub(super) fn look(&mut self, function: FunctionId) {
+        if self.arenas.is_none() {
+            return;
+        }
         let Some(entry) = self.function(function) else {
             return;
         };
@@ -242,12 +245,11 @@ impl Pool {
         if is_there && self.settings.placement != Placement::Random {
             return;
         }
-        let idle = self.idle;
-        if let Some(arenas) = &mut self.arenas {
-            for slot in bits(idle) {
-                arenas.missing[slot as usize] =
-                    arenas.look(function, slot, &self.slots[slot as usize]);
-            }
+        let Some(arenas) = &mut self.arenas else {
+            return;
+        };
+        for slot in bits(self.idle) {
+            arenas.missing[slot as usize] = arenas.look(function, slot, &self.slots[slot as usize]);
         }
     }
 
