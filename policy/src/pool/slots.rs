@@ -18,12 +18,16 @@
 //! With bound processes ([`Binding::Process`]) a load that has to evict *moves* the function: its other copies go,
 //! the one that it is copied from when it has arrived.
 //!
+//! A slot's memory is a count of bytes, or kept in blocks ([`Pool::with_blocks`], M2.10): then models give way until the
+//! new one's blocks fit.
+//!
 //! [`Pool::schedule`] takes the slot and makes the room at once: the caller frees what is evicted, loads, and tells
 //! [`Pool::loaded`] and [`Pool::finished`], or [`Pool::abandon`] if it came to nothing. It costs O(slots · copies of
 //! the model) and O(log functions) for each victim; the others O(copies · log functions). A pool has at
 //! most [`SLOTS_MAX`] slots. Nothing is allocated once each slot has held as many models before. A clock that
 //! steps back stands still.
 
+mod blocks;
 mod copies;
 mod decision;
 mod life;
@@ -31,11 +35,13 @@ mod memory;
 mod place;
 mod settings;
 
+pub use blocks::{BlocksError, Taken};
 pub use decision::{Decision, EvictReason, Evicted, Model, Run, RunReason, Source, WaitReason};
 pub use settings::{
     Binding, Eviction, Patience, Placement, SLOTS_MAX, Settings, Swap, Topology, TopologyError,
 };
 
+use self::blocks::Arenas;
 use self::copies::{Copy, Function, Running, Slot};
 use self::memory::{Load, Memory};
 use super::{FunctionId, SlotId};
@@ -57,6 +63,8 @@ pub struct Pool {
     copies: Vec<Copy>,
     /// How often a model was used: the clock of least recent use.
     uses: u64,
+    /// Where memory is kept in blocks.
+    arenas: Option<Arenas>,
 }
 
 /// What is on a slot.
@@ -105,6 +113,7 @@ impl Pool {
             functions: Vec::new(),
             copies: Vec::new(),
             uses: 0,
+            arenas: None,
         }
     }
 
@@ -163,6 +172,7 @@ impl Pool {
         evicted: &mut Vec<Evicted>,
     ) -> Decision {
         self.now = self.now.max(now);
+        self.look(function);
         match self.choose(function, random) {
             Ok(run) => {
                 self.take(function, run, evicted);
@@ -202,9 +212,8 @@ impl Pool {
         }
         let moves = self.slots[slot as usize].memory.need(model.bytes) > 0
             && self.settings.binding == Binding::Process;
-        self.make_room(slot, model.bytes, evicted);
-        self.slots[slot as usize].memory.take(model.bytes);
-        self.copy_mut(function, slot).bytes = model.bytes;
+        self.make_room_for(function, slot, evicted);
+        self.occupy(function, slot);
         if moves {
             self.leave_all_but(function, run.source, evicted);
         }
@@ -284,8 +293,7 @@ impl Pool {
         };
         self.copy_mut(function, slot.0).running = false;
         self.entry_mut(function).loading &= !(1 << slot.0);
-        let bytes = std::mem::take(&mut self.copy_mut(function, slot.0).bytes);
-        self.slots[slot.0 as usize].memory.give(bytes);
+        self.vacate(function, slot.0);
         if let Source::Slot(source) = source {
             self.copy_mut(function, source.0).readers -= 1;
             // It does not move after all.

@@ -272,8 +272,30 @@ mod tests {
         let claims = Claims::of_papers();
         let ids: Vec<_> = claims.iter().map(|claim| claim.id.as_str()).collect();
         let expected = [
-            "T01", "T02", "T03", "T04", "T05", "T06", "T07", "T08", "T09", "T10", "T11", "T22",
-            "T24", "T25", "T26", "T27", "T39", "S06", "S07", "S10", "S11", "S14", "S17",
+            "T01",
+            "T02",
+            "T03",
+            "T04",
+            "T05",
+            "T06",
+            "T07",
+            "T07-block",
+            "T08",
+            "T09",
+            "T10",
+            "T11",
+            "T22",
+            "T24",
+            "T25",
+            "T26",
+            "T27",
+            "T39",
+            "S06",
+            "S07",
+            "S10",
+            "S11",
+            "S14",
+            "S17",
         ];
         assert_eq!(ids, expected);
         let structural = claims.iter().filter(|claim| claim.rule == Rule::Structural);

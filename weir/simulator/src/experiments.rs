@@ -9,6 +9,7 @@ mod evidence;
 mod fast;
 mod matrix;
 mod page;
+mod rows;
 mod rules;
 mod spec;
 
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+pub use rows::Row;
 pub use rules::RuleName;
 
 use self::matrix::Matrix;
@@ -41,6 +43,8 @@ pub struct Progress {
 pub struct Findings {
     /// For people.
     pub sections: Vec<Section>,
+    /// One figure each; none of experiments that are not runs of nodes.
+    pub rows: Vec<Row>,
     /// For claims, by their ids.
     pub evidence: BTreeMap<String, Evidence>,
     /// It was told to stop: what is there is what was done by then.
@@ -84,7 +88,7 @@ pub struct Listed {
 }
 
 /// Name and file of each, in the order in which they are run.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     (
         "torpor-node",
         include_str!("../experiments/torpor-node.toml"),
@@ -104,6 +108,10 @@ const FILES: [(&str, &str); 5] = [
     (
         "torpor-cluster",
         include_str!("../experiments/torpor-cluster.toml"),
+    ),
+    (
+        "torpor-memory",
+        include_str!("../experiments/torpor-memory.toml"),
     ),
 ];
 
@@ -159,6 +167,7 @@ pub fn run(
     let matrix = Matrix::run(id, &spec, seeds, watch)?;
     Ok(Findings {
         sections: vec![page::section(id, &spec, &matrix)],
+        rows: rows::of(id, &spec, &matrix),
         evidence: evidence::of(&spec, &matrix),
         stopped: matrix.stopped,
     })

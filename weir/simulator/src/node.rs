@@ -6,6 +6,8 @@
 //! | [`hardware`] | models, links, slots: data | Torpor Tables 3, 4; workloads 9 |
 //! | [`links`] | loads that share the path to the host | Torpor §5.3; workloads 9 |
 //! | [`settings`] | which rules, which noise, which latencies of hops | M2.13–M2.21; workloads 10 |
+//! | [`memory`] | memory in blocks, and what the device takes to give it | M2.10, M2.21 |
+//! | [`swap_time`] | swaps in groups, as a whole or by the fitted law | M2.6 |
 //! | [`mod@run`] | the loop over events | – |
 //! | `groups` | nodes that are run apart from each other | – |
 //! | `state` | what is known of nodes and their functions between events | – |
@@ -14,7 +16,8 @@
 //! | [`outcome`] | what is counted | M2.19, M2.20 |
 //!
 //! **A request's time.** Resident: the model's execution C. Swapped: max(transfer, C) + a from the moment it gets
-//! the slot, for the groups of a model compute as they arrive (M2.6). The slot is taken from then until the answer.
+//! the slot, for the groups of a model compute as they arrive (M2.6); [`Settings::swap_time`] has them
+//! one by one. Memory is counted in bytes, or in blocks by [`Settings::memory`]. The slot is taken from then until the answer.
 //! What a request costs beside that (gateway, activator, queue-proxy) is a latency each way that takes no slot.
 //!
 //! **Counting.** Requests that arrive in the warm-up are served and not counted. One that has no answer at the end is a
@@ -26,13 +29,17 @@ mod groups;
 pub mod hardware;
 mod kept_alive;
 pub mod links;
+pub mod memory;
 pub mod outcome;
 pub mod run;
 pub mod settings;
 mod slots;
 mod state;
+pub mod swap_time;
 
 pub use hardware::{Hardware, HardwareError, ModelTimes};
+pub use memory::{MemoryRule, MemoryTimes};
 pub use outcome::{FunctionOutcome, NodeOutcome, Outcome, Taken};
 pub use run::{Counted, RunError, run};
 pub use settings::{Hops, Hosting, Noise, Settings};
+pub use swap_time::{CopyTimes, SwapTime};

@@ -32,6 +32,9 @@ pub(super) struct Arguments {
     /// Print one JSON object on a line for each claim.
     #[arg(long)]
     json: bool,
+    /// Print one JSON object on a line for each rule, load and figure of runs of nodes as well.
+    #[arg(long, requires = "json")]
+    figures: bool,
     /// Write a page with plots.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -53,6 +56,7 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
     progress.begin(ids.len());
     let mut evidence = BTreeMap::new();
     let mut sections = Vec::new();
+    let mut rows = Vec::new();
     let mut interrupted = false;
     for (number, id) in ids.iter().enumerate() {
         let found = experiments::run(id, arguments.seeds, &mut |own| {
@@ -60,6 +64,7 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
             !interrupt.is_set()
         })?;
         sections.extend(found.sections);
+        rows.extend(found.rows);
         evidence.extend(found.evidence);
         interrupted = found.stopped || (interrupt.is_set() && number + 1 < ids.len());
         if interrupted {
@@ -72,7 +77,14 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
         let page = page(&ids, arguments.seeds, sections, &judged);
         std::fs::write(path, page).with_context(|| path.display().to_string())?;
     }
-    let text = if arguments.json {
+    let text = if arguments.figures {
+        let mut text = judged.json_rows()?;
+        for row in &rows {
+            text.push_str(&serde_json::to_string(row)?);
+            text.push('\n');
+        }
+        text
+    } else if arguments.json {
         judged.json_rows()?
     } else {
         judged.table()

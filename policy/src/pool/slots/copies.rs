@@ -152,10 +152,8 @@ impl Pool {
         let model = entry.model;
         // Out of the order, since it is no host any more.
         self.file(function, slot);
-        let copy = self.copy_mut(function, slot);
-        let bytes = std::mem::take(&mut copy.bytes);
+        let bytes = self.vacate(function, slot);
         let at = &mut self.slots[slot as usize];
-        at.memory.give(bytes);
         at.light -= u32::from(!model.heavy);
         evicted.push(Evicted {
             function,
@@ -169,21 +167,27 @@ impl Pool {
 
     /// Evicts until so many bytes are free. The caller has seen that they can be.
     pub(super) fn make_room(&mut self, slot: u32, bytes: u64, evicted: &mut Vec<Evicted>) {
-        while self.slots[slot as usize].memory.need(bytes) > 0 {
-            let [light, heavy] = &self.slots[slot as usize].order;
-            let Some((_, victim)) = light.peek().or_else(|| heavy.peek()) else {
-                debug_assert!(false, "room was promised that is not there");
-                return;
-            };
-            let victim = FunctionId(victim);
-            let entry = self.entry(victim);
-            let reason = match self.settings.eviction {
-                Eviction::LeastRecentlyUsed => EvictReason::LeastRecentlyUsed,
-                Eviction::Classes if entry.hosts.count_ones() > 1 => EvictReason::Duplicate,
-                Eviction::Classes if entry.model.heavy => EvictReason::Heavy,
-                Eviction::Classes => EvictReason::Light,
-            };
-            self.leaves(victim, slot, reason, evicted);
+        while self.slots[slot as usize].memory.need(bytes) > 0 && self.one_gives_way(slot, evicted)
+        {
         }
+    }
+
+    /// Evicts whoever is next; false if there is nobody.
+    pub(super) fn one_gives_way(&mut self, slot: u32, evicted: &mut Vec<Evicted>) -> bool {
+        let [light, heavy] = &self.slots[slot as usize].order;
+        let Some((_, victim)) = light.peek().or_else(|| heavy.peek()) else {
+            debug_assert!(false, "room was promised that is not there");
+            return false;
+        };
+        let victim = FunctionId(victim);
+        let entry = self.entry(victim);
+        let reason = match self.settings.eviction {
+            Eviction::LeastRecentlyUsed => EvictReason::LeastRecentlyUsed,
+            Eviction::Classes if entry.hosts.count_ones() > 1 => EvictReason::Duplicate,
+            Eviction::Classes if entry.model.heavy => EvictReason::Heavy,
+            Eviction::Classes => EvictReason::Light,
+        };
+        self.leaves(victim, slot, reason, evicted);
+        true
     }
 }

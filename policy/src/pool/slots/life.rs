@@ -34,6 +34,7 @@ impl Pool {
             instances: 0,
             patient_until: None,
         });
+        self.one_block(function, model.bytes);
         Ok(())
     }
 
@@ -48,8 +49,11 @@ impl Pool {
         }
         let entry = self.entry_mut(function);
         let writes = entry.model.writes;
-        let was_heavy = std::mem::replace(&mut entry.model, Model { writes, ..model }).heavy;
-        let whole = entry.hosts | entry.leaving;
+        let before = std::mem::replace(&mut entry.model, Model { writes, ..model });
+        let (was_heavy, whole) = (before.heavy, entry.hosts | entry.leaving);
+        if before.bytes != model.bytes {
+            self.one_block(function, model.bytes);
+        }
         if was_heavy != model.heavy {
             for slot in bits(whole) {
                 let light = &mut self.slots[slot as usize].light;
@@ -93,7 +97,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Refusal::NoSuchFunction`], [`Refusal::NoSuchSlot`], [`Refusal::InstanceTaken`],
-    /// [`Refusal::NoMemory`].
+    /// [`Refusal::NoMemory`], also of any residue where memory is kept in blocks, outside of which contexts lie.
     pub fn add_instance(
         &mut self,
         function: FunctionId,
@@ -110,7 +114,8 @@ impl Pool {
             Swap::On => at.evictable,
             Swap::Off => 0,
         };
-        if at.memory.need(residue) > room {
+        let outside = residue > 0 && self.arenas.is_some();
+        if outside || at.memory.need(residue) > room {
             let bytes = residue;
             return Err(Refusal::NoMemory { slot, bytes });
         }
@@ -164,15 +169,12 @@ impl Pool {
             return Err(Refusal::InUse { function });
         }
         let bytes = entry.model.bytes;
-        if self.slots[slot.0 as usize].memory.need(bytes) > 0 {
+        if !self.has_room(function, slot.0) {
             return Err(Refusal::NoMemory { slot, bytes });
         }
-        self.slots[slot.0 as usize].memory.take(bytes);
+        self.occupy(function, slot.0);
         self.uses += 1;
-        let used = self.uses;
-        let copy = self.copy_mut(function, slot.0);
-        copy.bytes = bytes;
-        copy.used = used;
+        self.copy_mut(function, slot.0).used = self.uses;
         self.arrives(function, slot.0);
         Ok(())
     }

@@ -88,9 +88,8 @@ impl Pool {
 
     /// Whether a slot can take the model, evicting what may give way.
     fn takes(&self, entry: &Function, slot: u32) -> bool {
-        let at = &self.slots[slot as usize];
-        let need = at.memory.need(entry.model.bytes);
-        need <= at.evictable && (need == 0 || self.may_evict_for(entry))
+        let missing = self.missing(entry.model.bytes, slot);
+        missing.is_some_and(|bytes| bytes == 0 || self.may_evict_for(entry))
     }
 
     /// Whether others may give way to this function: always in a pool; with bound processes only if its weights
@@ -131,7 +130,7 @@ impl Pool {
             .filter(|&slot| self.takes(entry, slot))
             .map(|slot| {
                 let at = &self.slots[slot as usize];
-                let evicts = at.memory.need(entry.model.bytes);
+                let evicts = self.missing(entry.model.bytes, slot);
                 (self.path(slot), evicts, at.load.at(period), slot)
             })
             .min()
@@ -184,7 +183,7 @@ impl Pool {
             return Err(WaitReason::NoSlotFree);
         }
         let fits = bits(idle)
-            .filter(|&slot| self.slots[slot as usize].memory.need(entry.model.bytes) == 0)
+            .filter(|&slot| self.missing(entry.model.bytes, slot) == Some(0))
             .fold(0, |set, slot| set | 1 << slot);
         if fits == 0 {
             return Err(self.why_none_takes(entry));
@@ -207,7 +206,7 @@ impl Pool {
         let ever = (0_u32..)
             .zip(&self.slots)
             .any(|(slot, at)| allowed >> slot & 1 == 1 && at.memory.holds(bytes));
-        if !ever {
+        if !self.ever_fits(entry.id).unwrap_or(ever) {
             WaitReason::NeverFits
         } else if self.settings.swap == Swap::On && !self.may_evict_for(entry) {
             WaitReason::SecondCopy

@@ -67,6 +67,7 @@ pub(super) fn run(
         parts: tables.into_iter().map(Part::Table).collect(),
     };
     Ok(Findings {
+        rows: Vec::new(),
         sections: vec![section],
         evidence: BTreeMap::new(),
         stopped,

@@ -74,6 +74,7 @@ pub(super) fn run(
         }
     }
     Ok(Findings {
+        rows: Vec::new(),
         sections: vec![section(&values, &parts)],
         evidence: evidence(&values),
         stopped,

@@ -232,6 +232,16 @@ fn kept(hardware: &Hardware, outcome: &Outcome) -> Kept {
     let normalised = outcome.normalised.percentile(Percentile::P98);
     figures.extend(normalised.map(|part| (Figure::TailOverObjective, part.as_secs_f64())));
     figures.extend(policy::pool::metrics::imbalance(&busy).map(|value| (Figure::Imbalance, value)));
+    let allocation = outcome.allocation.percentile(Percentile::P98);
+    figures.extend(allocation.map(|part| (Figure::AllocationOverExecution, part.as_secs_f64())));
+    let nodes = outcome.nodes.iter();
+    let (evictions, loads) = nodes.fold((0, 0), |(evictions, loads), node| {
+        let own = node.host_loads + node.link_loads;
+        (evictions + node.evictions, loads + own)
+    });
+    if loads > 0 {
+        figures.insert(Figure::EvictionsPerLoad, evictions as f64 / loads as f64);
+    }
     let models = hardware.models.iter().zip(&outcome.models);
     let model_tails_ms = models
         .filter_map(|(model, latencies)| Some((model.name.clone(), tail(latencies)?)))

@@ -11,7 +11,7 @@ use crate::statistics::{Interval, Unit};
 const WINDOW: Span = Span::from_secs(2);
 
 /// Names, columns and units of the table.
-const COLUMNS: [(Figure, &str, Unit); 8] = [
+const COLUMNS: [(Figure, &str, Unit); 10] = [
     (Figure::Executed, "ran", Unit::Functions),
     (Figure::Compliant, "kept objective", Unit::Functions),
     (Figure::InTimePercent, "in time", Unit::Percent),
@@ -20,6 +20,12 @@ const COLUMNS: [(Figure, &str, Unit); 8] = [
     (Figure::LoadPercent, "slots busy", Unit::Percent),
     (Figure::Imbalance, "imbalance", Unit::Plain),
     (Figure::Charged, "charged / held", Unit::Ratio),
+    (Figure::EvictionsPerLoad, "evicted / loaded", Unit::Ratio),
+    (
+        Figure::AllocationOverExecution,
+        "allocation / execution p98",
+        Unit::Ratio,
+    ),
 ];
 
 pub(super) fn section(id: &str, spec: &Spec, matrix: &Matrix) -> Section {

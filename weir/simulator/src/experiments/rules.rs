@@ -4,7 +4,7 @@ use policy::pool::preset::Preset;
 use policy::pool::{queue, slots};
 use serde::Deserialize;
 
-use crate::node::{Hosting, Settings};
+use crate::node::{Hosting, MemoryRule, Settings, SwapTime};
 
 /// By what rules a pool is run: the whole, or with one thing replaced (M2.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
@@ -30,11 +30,27 @@ pub enum RuleName {
     KeepAlive,
     /// The whole, but a function's process belongs to one GPU: models are swapped, calls are not redirected.
     BoundProcesses,
+    /// The whole, with memory kept in blocks rather than counted (M2.10).
+    Blocks,
+    /// The whole, with blocks from the device and one list of those released (M2.21, `Block`).
+    FreeList,
+    /// The whole, with swaps group by group rather than by the fitted law (M2.6).
+    Groups,
+    /// The whole, without pipelining: the model first, then execution.
+    WholeModels,
+    /// Blocks and groups: nothing of papers 2 simplified.
+    BlocksGroups,
+    /// One list and groups.
+    FreeListGroups,
+    /// Blocks, without pipelining.
+    BlocksWholeModels,
+    /// One list, without pipelining.
+    FreeListWholeModels,
 }
 
 impl RuleName {
     /// All.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 18] = [
         Self::Adaptive,
         Self::ArrivalOrder,
         Self::LatestStart,
@@ -45,6 +61,14 @@ impl RuleName {
         Self::EarlyBinding,
         Self::KeepAlive,
         Self::BoundProcesses,
+        Self::Blocks,
+        Self::FreeList,
+        Self::Groups,
+        Self::WholeModels,
+        Self::BlocksGroups,
+        Self::FreeListGroups,
+        Self::BlocksWholeModels,
+        Self::FreeListWholeModels,
     ];
 
     /// As it is written.
@@ -61,6 +85,14 @@ impl RuleName {
             Self::EarlyBinding => "early-binding",
             Self::KeepAlive => "keep-alive",
             Self::BoundProcesses => "bound-processes",
+            Self::Blocks => "blocks",
+            Self::FreeList => "free-list",
+            Self::Groups => "groups",
+            Self::WholeModels => "whole-models",
+            Self::BlocksGroups => "blocks-groups",
+            Self::FreeListGroups => "free-list-groups",
+            Self::BlocksWholeModels => "blocks-whole-models",
+            Self::FreeListWholeModels => "free-list-whole-models",
         }
     }
 
@@ -69,7 +101,6 @@ impl RuleName {
     pub fn settings(self) -> Settings {
         let mut settings = Settings::default();
         let preset = match self {
-            Self::Adaptive | Self::LatestStart | Self::BoundProcesses => Preset::Adaptive,
             Self::ArrivalOrder => Preset::ArrivalOrder,
             Self::RandomPlacement => Preset::RandomPlacement,
             Self::LeastRecentlyUsed => Preset::LeastRecentlyUsed,
@@ -77,6 +108,7 @@ impl RuleName {
             Self::SimpleSwap => Preset::SimpleSwap,
             Self::EarlyBinding => Preset::EarlyBinding,
             Self::KeepAlive => Preset::EarlyBindingKeepAlive,
+            _ => Preset::Adaptive,
         };
         let rules = preset.rules();
         (settings.queue, settings.slots) = (rules.queue, rules.slots);
@@ -87,7 +119,23 @@ impl RuleName {
             Self::KeepAlive => settings.hosting = Hosting::KeptAlive,
             _ => {}
         }
+        (settings.memory, settings.swap_time) = self.memory_and_swaps();
         settings
+    }
+
+    /// How memory is kept and swaps take their time.
+    const fn memory_and_swaps(self) -> (MemoryRule, SwapTime) {
+        match self {
+            Self::Blocks => (MemoryRule::Blocks, SwapTime::Fitted),
+            Self::FreeList => (MemoryRule::FreeList, SwapTime::Fitted),
+            Self::Groups => (MemoryRule::Bytes, SwapTime::Groups),
+            Self::WholeModels => (MemoryRule::Bytes, SwapTime::Whole),
+            Self::BlocksGroups => (MemoryRule::Blocks, SwapTime::Groups),
+            Self::FreeListGroups => (MemoryRule::FreeList, SwapTime::Groups),
+            Self::BlocksWholeModels => (MemoryRule::Blocks, SwapTime::Whole),
+            Self::FreeListWholeModels => (MemoryRule::FreeList, SwapTime::Whole),
+            _ => (MemoryRule::Bytes, SwapTime::Fitted),
+        }
     }
 }
 

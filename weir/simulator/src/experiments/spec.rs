@@ -1,6 +1,6 @@
 //! What an experiment is made of: the files of `weir/simulator/experiments`.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::rules::RuleName;
 
@@ -37,7 +37,7 @@ pub(super) struct Picture {
 }
 
 /// A number of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Figure {
     /// Functions of which anything ran.
@@ -62,6 +62,29 @@ pub(super) enum Figure {
     LoadPercent,
     /// GPU time that is charged, over that of holding a GPU for each function that ran.
     Charged,
+    /// Models that gave way, for each that was loaded.
+    EvictionsPerLoad,
+    /// The 98th percentile of waiting for device memory over execution; where memory is not counted in bytes.
+    AllocationOverExecution,
+}
+
+impl Figure {
+    /// All.
+    pub(super) const ALL: [Self; 13] = [
+        Self::Executed,
+        Self::Compliant,
+        Self::CompliantPercent,
+        Self::InTimePercent,
+        Self::Answered,
+        Self::TailMs,
+        Self::WorstSlotTailMs,
+        Self::TailOverObjective,
+        Self::Imbalance,
+        Self::LoadPercent,
+        Self::Charged,
+        Self::EvictionsPerLoad,
+        Self::AllocationOverExecution,
+    ];
 }
 
 /// What number of each seed a claim is judged by.

@@ -7,6 +7,12 @@ use policy::pool::slots::{Model, Topology, TopologyError};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::memory::MemoryTimes;
+use super::swap_time::CopyTimes;
+
+/// A model has no more blocks.
+const BLOCKS_MAX: u32 = 65_536;
+
 /// Torpor's node: models of Table 4, a swap law fitted to Tables 3 and 4.
 pub const TORPOR: &str = include_str!("torpor.toml");
 
@@ -26,6 +32,9 @@ pub struct ModelTimes {
     pub footprint_mb: f64,
     /// From nothing to ready, ms.
     pub cold_start_ms: f64,
+    /// The blocks of device memory that it asks for, as pairs of a size in MiB and how many; empty: not known.
+    #[serde(default)]
+    pub blocks_mib: Vec<[u32; 2]>,
 }
 
 /// The links that models come over.
@@ -70,6 +79,10 @@ pub struct Hardware {
     pub models: Vec<ModelTimes>,
     /// The links.
     pub link: LinkTimes,
+    /// Copies, where their number matters.
+    pub copies: CopyTimes,
+    /// Calls to the device for memory.
+    pub memory: MemoryTimes,
     /// Each node.
     pub node: NodeParts,
 }
@@ -188,8 +201,10 @@ impl Hardware {
                 return wrong(key, model.name.clone(), "a name that no other model has");
             }
         }
-        let (link, node) = (&self.link, &self.node);
+        self.check_blocks()?;
+        let (link, node, copies, memory) = (&self.link, &self.node, &self.copies, &self.memory);
         for (key, value) in [
+            ("copies.group_mb", copies.group_mb),
             ("link.host_gb_per_s", link.host_gb_per_s),
             ("node.models_gb", node.models_gb),
             ("node.memory_gb", node.memory_gb),
@@ -203,6 +218,10 @@ impl Hardware {
             ("link.contention", link.contention),
             ("link.swap_adds_ms", link.swap_adds_ms),
             ("node.residue_mb", node.residue_mb),
+            ("copies.copy_adds_us", copies.copy_adds_us),
+            ("copies.swap_adds_ms", copies.swap_adds_ms),
+            ("memory.device_allocation_us", memory.device_allocation_us),
+            ("memory.device_free_us", memory.device_free_us),
         ] {
             if !(value.is_finite() && value >= 0.0) {
                 return wrong(key.to_owned(), value.to_string(), "0 or more");
@@ -237,6 +256,27 @@ impl Hardware {
             }
         }
         self.topology(1.0).map(drop)
+    }
+
+    /// Blocks hold the weights, and are no more than can be placed one by one.
+    fn check_blocks(&self) -> Result<(), HardwareError> {
+        for (at, model) in self.models.iter().enumerate() {
+            let (mut mib, mut count) = (0, 0);
+            for &[size, times] in &model.blocks_mib {
+                mib += u64::from(size) * u64::from(times);
+                count += u64::from(times);
+            }
+            let holds = mib.saturating_mul(1 << 20) >= bytes(model.weights_mb * 1e6);
+            let is_known = !model.blocks_mib.is_empty();
+            if is_known && !(holds && count <= u64::from(BLOCKS_MAX)) {
+                return Err(HardwareError::Value {
+                    key: format!("models[{at}].blocks_mib"),
+                    found: format!("{count} blocks of {mib} MiB"),
+                    allowed: "pairs of a size and a count, up to 65536 blocks in all, that hold the weights",
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The slots of a node; `part`: of the memory for models.
@@ -281,9 +321,13 @@ impl Hardware {
     /// What the pool is told of a model.
     #[must_use]
     pub fn of_pool(&self, model: usize) -> Model {
+        self.of_pool_swapped(model, self.swapped_alone(model))
+    }
+
+    /// The same where a swap from the host takes so long in all.
+    pub(crate) fn of_pool_swapped(&self, model: usize, swapped: Span) -> Model {
         let times = &self.models[model];
         let execution = millis(times.execution_ms);
-        let swapped = self.swapped_alone(model);
         Model {
             bytes: bytes(times.weights_mb * 1e6),
             heavy: is_heavy(execution, swapped, bytes(times.weights_mb * 1e6)),

@@ -18,6 +18,24 @@ struct Load {
     version: u32,
 }
 
+/// How much of a load was left at some time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// When.
+    pub at: Time,
+    /// What was left of it, in ns alone on its path; in between it lessens evenly.
+    pub left: f64,
+}
+
+impl Progress {
+    pub(super) const fn new(at: Time, left: Span) -> Self {
+        Self {
+            at,
+            left: float(left),
+        }
+    }
+}
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Links {
@@ -27,6 +45,8 @@ pub struct Links {
     loads: Vec<Option<Load>>,
     /// Versions go on when a load ends.
     versions: Vec<u32>,
+    /// By slot, how its latest load went, where that is kept.
+    progress: Option<Vec<Vec<Progress>>>,
 }
 
 /// When a slot's load will end if nothing changes.
@@ -54,6 +74,29 @@ impl Links {
             paths,
             loads: vec![None; slots],
             versions: vec![0; slots],
+            progress: None,
+        }
+    }
+
+    /// Keeps how each slot's latest load went: an entry for each time that its speed changed.
+    pub fn keep_progress(&mut self) {
+        self.progress = Some(vec![Vec::new(); self.loads.len()]);
+    }
+
+    /// How a slot's latest load went, its end included once it is over; empty if that is not kept.
+    #[must_use]
+    pub fn progress(&self, slot: u32) -> &[Progress] {
+        let kept = self.progress.as_ref();
+        kept.map_or(&[], |kept| kept[slot as usize].as_slice())
+    }
+
+    fn note(&mut self, slot: u32, at: Time, left: f64, begins: bool) {
+        if let Some(kept) = &mut self.progress {
+            let own = &mut kept[slot as usize];
+            if begins {
+                own.clear();
+            }
+            own.push(Progress { at, left });
         }
     }
 
@@ -76,6 +119,8 @@ impl Links {
             {
                 load.left = (load.left - float(now.since(load.since)) * speed).max(0.0);
                 load.since = now;
+                let left = load.left;
+                self.note(other, now, left, false);
             }
         }
     }
@@ -107,6 +152,7 @@ impl Links {
             alone: false,
             version: 0,
         });
+        self.note(slot, now, float(alone), true);
         self.foretell(slot, ends);
     }
 
@@ -120,6 +166,7 @@ impl Links {
             alone: true,
             version,
         });
+        self.note(slot, now, float(takes), true);
         ends.push(End {
             slot,
             at: now.after(takes),
@@ -133,6 +180,7 @@ impl Links {
             return false;
         };
         if load.alone {
+            self.note(slot, now, 0.0, false);
             self.loads[slot as usize] = None;
             return true;
         }

@@ -76,6 +76,9 @@ pub struct Outcome {
     pub models: Vec<Histogram>,
     /// Latency as a part of the objective, 1 s for a whole.
     pub normalised: Histogram,
+    /// How long requests waited for device memory as a part of their execution, 1 s for a whole; empty where memory is
+    /// counted in bytes.
+    pub allocation: Histogram,
     /// By node.
     pub nodes: Vec<NodeOutcome>,
     /// How long is counted: less than asked for where the run was stopped.

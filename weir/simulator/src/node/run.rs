@@ -2,7 +2,7 @@
 
 use policy::pool::billing::Bill;
 use policy::pool::nodes::{LoadPerSecond, NodeId, Nodes, PlaceError};
-use policy::pool::slots::Evicted;
+use policy::pool::slots::{BlocksError, Evicted};
 use policy::pool::{FunctionId, Refusal};
 use policy::{RequestId, Span, Time};
 use thiserror::Error;
@@ -10,9 +10,11 @@ use thiserror::Error;
 use super::groups::{Blocks, Groups};
 use super::hardware::{Hardware, HardwareError, bytes, millis, nanos};
 use super::links::End;
+use super::memory::MemoryRule;
 use super::outcome::{FunctionOutcome, Outcome};
 use super::settings::{Hosting, Settings};
 use super::state::{Alive, Function, Node};
+use super::swap_time::Swaps;
 use crate::agenda::Agenda;
 use crate::random::{Purpose, Streams};
 use crate::statistics::Histogram;
@@ -51,6 +53,15 @@ pub enum RunError {
         /// Those that there are.
         allowed: String,
     },
+    /// The memory of slots cannot be kept in blocks.
+    #[error(transparent)]
+    Blocks(#[from] BlocksError),
+    /// Processes have memory of their own.
+    #[error("memory is {memory:?}: allowed where models are not swapped: Bytes")]
+    OwnMemory {
+        /// How it was to be kept.
+        memory: MemoryRule,
+    },
     /// There are more functions than policy has ids for.
     #[error("more functions than {}", policy::pool::IDS_MAX)]
     TooMany,
@@ -70,6 +81,8 @@ pub(super) enum Event {
         objective: Span,
         work: Work,
     },
+    /// The device has given a load its memory.
+    Prepared { node: u32, slot: u32 },
     /// A load's foretold end.
     Loaded { node: u32, end: End },
     /// A slot is done with its request.
@@ -87,6 +100,7 @@ pub(super) enum Event {
 pub(super) struct Run<'a> {
     pub(super) hardware: &'a Hardware,
     pub(super) settings: &'a Settings,
+    pub(super) swaps: Swaps,
     pub(super) span: Counted,
     /// Of the group whose turn it is.
     pub(super) agenda: Agenda<Event>,
@@ -145,6 +159,12 @@ impl<'a> Run<'a> {
         streams: &Streams,
     ) -> Result<Self, RunError> {
         let is_native = settings.hosting != Hosting::Swapped;
+        if is_native && settings.memory != MemoryRule::Bytes {
+            return Err(RunError::OwnMemory {
+                memory: settings.memory,
+            });
+        }
+        let swaps = Swaps::new(hardware, settings.swap_time);
         let mut functions = Vec::with_capacity(workload.functions.len());
         for (at, info) in (0..).zip(&workload.functions) {
             let name = info.model.as_deref().unwrap_or_default();
@@ -182,7 +202,7 @@ impl<'a> Run<'a> {
         for (at, info) in (0..).zip(&workload.functions) {
             let own = &mut functions[at as usize];
             let per_second = info.per_minute.unwrap_or(1.0) / 60.0;
-            let takes = hardware.swapped_alone(own.model);
+            let takes = swaps.alone(own.model);
             let load = LoadPerSecond(scaled(takes, per_second));
             match cluster.place(FunctionId(at), hardware.of_pool(own.model).bytes, load) {
                 Ok((first, second)) => {
@@ -208,12 +228,14 @@ impl<'a> Run<'a> {
                 streams.seed(),
                 held,
                 &functions,
+                &swaps,
             )?);
         }
         let outcome = Outcome {
             functions: vec![FunctionOutcome::default(); functions.len()],
             models: vec![Histogram::new(); hardware.models.len()],
             normalised: Histogram::new(),
+            allocation: Histogram::new(),
             nodes: Vec::new(),
             counted: span.to.since(span.from),
             events: 0,
@@ -225,6 +247,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             hardware,
             settings,
+            swaps,
             span,
             agenda: Agenda::new(),
             functions,
@@ -323,6 +346,7 @@ impl<'a> Run<'a> {
                 objective,
                 work,
             } => self.reach(function, arrival, objective, work),
+            Event::Prepared { node, slot } => self.prepared(node, slot),
             Event::Loaded { node, end } => {
                 let own = &mut self.nodes[node as usize];
                 let is_over = own.links.ends(now, end.slot, end.version, &mut self.ends);

@@ -3,6 +3,9 @@
 use policy::Span;
 use policy::pool::{Percentile, queue, slots};
 
+use super::memory::MemoryRule;
+use super::swap_time::SwapTime;
+
 /// Random differences, as standard deviations of factors around one (workloads 10).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
@@ -75,6 +78,10 @@ pub struct Settings {
     pub hops: Hops,
     /// Where processes are bound to slots: on how many slots each function has one, as far as there is room for them.
     pub instances_per_function: u32,
+    /// How the memory of slots is kept; other than in bytes only where models are swapped and calls are redirected.
+    pub memory: MemoryRule,
+    /// How long swaps take.
+    pub swap_time: SwapTime,
 }
 
 impl Default for Settings {
@@ -90,6 +97,8 @@ impl Default for Settings {
             noise: Noise::default(),
             hops: Hops::default(),
             instances_per_function: 1,
+            memory: MemoryRule::Bytes,
+            swap_time: SwapTime::Fitted,
         }
     }
 }

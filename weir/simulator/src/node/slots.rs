@@ -6,7 +6,8 @@ use policy::pool::queue::Ticket;
 use policy::pool::slots::{Binding, Decision, Source, WaitReason};
 use policy::pool::{FunctionId, SlotId};
 
-use super::hardware::{millis, nanos};
+use super::hardware::nanos;
+use super::memory::{MemoryRule, Prepared};
 use super::outcome::Taken;
 use super::run::{Event, Run, scaled};
 use super::state::Request;
@@ -26,8 +27,9 @@ impl Run<'_> {
             return;
         };
         request.loaded = now;
-        let adds = millis(self.hardware.link.swap_adds_ms);
-        let at = request.executed.max(now).after(adds);
+        let model = self.functions[request.function as usize].model;
+        let progress = own.links.progress(slot);
+        let at = self.swaps.finished(model, request.executed, now, progress);
         self.evicted.clear();
         own.pool.loaded(now, SlotId(slot), &mut self.evicted);
         let (function, local) = (request.function, request.local);
@@ -62,7 +64,7 @@ impl Run<'_> {
             if own.pool.hosts(evicted.function).next().is_none() {
                 let function = own.locals[evicted.function.0 as usize].function;
                 let model = self.functions[function as usize].model;
-                let estimate = self.hardware.swapped_alone(model);
+                let estimate = self.swaps.alone(model);
                 own.queue.set_estimate(now, evicted.function, estimate);
             }
         }
@@ -98,11 +100,13 @@ impl Run<'_> {
             own.outcome.latencies[slot as usize].record(latency);
             let model = self.functions[request.function as usize].model;
             self.outcome.models[model].record(latency);
-            let part =
-                u128::from(latency.0) * 1_000_000_000 / u128::from(request.objective.0.max(1));
-            self.outcome
-                .normalised
-                .record(Span(u64::try_from(part).unwrap_or(u64::MAX)));
+            if self.settings.memory != MemoryRule::Bytes {
+                self.outcome
+                    .allocation
+                    .record(part_of(request.waited, request.work));
+            }
+            let part = part_of(latency, request.objective);
+            self.outcome.normalised.record(part);
             let counted = &mut self.outcome.functions[request.function as usize];
             counted.requests += 1;
             counted.late += u64::from(!in_time);
@@ -199,10 +203,10 @@ impl Run<'_> {
             since: now,
             executed: now.after(execution),
             loads: source != Source::Resident,
+            waited: Span::ZERO,
             loaded: now,
         });
         let counts = now >= self.span.from;
-        let weights = self.hardware.models[function.model].weights_mb * 1e6;
         debug_assert!(
             self.ends.is_empty(),
             "all that was foretold is in the agenda"
@@ -215,24 +219,27 @@ impl Run<'_> {
                     .add(now.after(execution), Event::Finished { node, slot });
                 return;
             }
-            Source::Host => {
-                own.outcome.host_loads += u64::from(counts);
-                let rate = self.hardware.link.host_gb_per_s * 1e9;
-                let factor = (1.0 + noise.transfer * function.noise.normal()).max(0.5);
-                let alone = nanos(weights / rate * 1e9 * factor);
-                own.links.from_host(now, slot.0, alone, &mut self.ends);
-            }
-            Source::Slot(other) => {
-                own.outcome.link_loads += u64::from(counts);
-                let rate = self.hardware.link_rate(slot, other);
-                let rate = rate.unwrap_or(self.hardware.link.host_gb_per_s * 1e9);
-                let factor = (1.0 + noise.transfer * function.noise.normal()).max(0.5);
-                let takes = nanos(weights / rate * 1e9 * factor);
-                own.links.from_slot(now, slot.0, takes, &mut self.ends);
-            }
+            Source::Host => own.outcome.host_loads += u64::from(counts),
+            Source::Slot(_) => own.outcome.link_loads += u64::from(counts),
         }
-        self.foretell(node);
+        let of_host = self.hardware.link.host_gb_per_s * 1e9;
+        let rate = match source {
+            Source::Slot(other) => self.hardware.link_rate(slot, other).unwrap_or(of_host),
+            Source::Host | Source::Resident => of_host,
+        };
+        let factor = (1.0 + noise.transfer * function.noise.normal()).max(0.5);
+        let prepared = Prepared {
+            takes: nanos(self.swaps.takes_ns(function.model, rate) * factor),
+            from_host: source == Source::Host,
+        };
+        self.copy(node, slot.0, prepared);
     }
+}
+
+/// One as a part of the other, 1 s for a whole.
+fn part_of(one: Span, other: Span) -> Span {
+    let part = u128::from(one.0) * 1_000_000_000 / u128::from(other.0.max(1));
+    Span(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
 /// The next number of a sequence (`SplitMix64`).

@@ -11,9 +11,11 @@ use policy::{RequestId, Span, Time};
 
 use super::hardware::{Hardware, bytes};
 use super::links::Links;
+use super::memory::{MemoryRule, Prepared};
 use super::outcome::NodeOutcome;
 use super::run::RunError;
 use super::settings::{Hosting, Settings};
+use super::swap_time::{SwapTime, Swaps};
 use crate::random::Stream;
 use crate::statistics::Histogram;
 
@@ -74,6 +76,8 @@ pub(super) struct Request {
     /// When its execution is done, if its model was there all the time.
     pub(super) executed: Time,
     pub(super) loads: bool,
+    /// How long for device memory.
+    pub(super) waited: Span,
     pub(super) loaded: Time,
 }
 
@@ -87,6 +91,8 @@ pub(super) struct Node {
     pub(super) pool: Pool,
     pub(super) links: Links,
     pub(super) running: Vec<Option<Request>>,
+    /// Loads that wait for their memory.
+    pub(super) prepared: Vec<Option<Prepared>>,
     pub(super) held: Vec<FunctionId>,
     pub(super) locals: Vec<Local>,
     /// By function of the node, where processes are kept alive by history.
@@ -106,6 +112,7 @@ impl Node {
         seed: u64,
         held: Vec<u32>,
         functions: &[Function],
+        swaps: &Swaps,
     ) -> Result<Self, RunError> {
         let slots = hardware.node.slots;
         let is_native = settings.hosting != Hosting::Swapped;
@@ -120,9 +127,10 @@ impl Node {
         }
         let mut node = Self {
             queue: Queue::new(settings.queue),
-            pool: Pool::new(rules, hardware.topology(part)?),
+            pool: settings.memory.pool(rules, hardware.topology(part)?)?,
             links: Links::new(slots, &hardware.node.pairs, hardware.link.contention),
             running: vec![None; slots],
+            prepared: vec![None; slots],
             held: Vec::new(),
             locals: Vec::with_capacity(held.len()),
             histories: Vec::new(),
@@ -136,11 +144,14 @@ impl Node {
             random: seed ^ (u64::from(number) << 32),
             requests: 0,
         };
+        if settings.swap_time != SwapTime::Fitted {
+            node.links.keep_progress();
+        }
         let slots = u32::try_from(slots).unwrap_or(u32::MAX);
         for (local, function) in (0..).zip(held) {
             let own = &functions[function as usize];
             let id = FunctionId(local);
-            let mut model = hardware.of_pool(own.model);
+            let mut model = hardware.of_pool_swapped(own.model, swaps.alone(own.model));
             if is_native {
                 model = Model {
                     bytes: bytes(hardware.models[own.model].footprint_mb * 1e6),
@@ -149,12 +160,15 @@ impl Node {
                 };
             }
             node.pool.add(id, model)?;
+            if settings.memory != MemoryRule::Bytes {
+                node.pool.set_blocks(id, &hardware.blocks(own.model))?;
+            }
             node.queue
                 .add(Time::ZERO, id, settings.percentile, own.objective)?;
             let estimate = if is_native {
                 own.execution
             } else {
-                hardware.swapped_alone(own.model)
+                swaps.alone(own.model)
             };
             node.queue.set_estimate(Time::ZERO, id, estimate);
             node.locals.push(Local {

@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use super::place::{ABOVE_ZERO, InputError, NOT_NEGATIVE, POSITIVE, Text, ZERO_OR_MORE};
 use crate::node::hardware::{LinkTimes, NodeParts, millis};
-use crate::node::{Hardware, Hops, ModelTimes};
+use crate::node::{CopyTimes, Hardware, Hops, MemoryTimes, ModelTimes};
 
 /// Most GPUs of a node, as policy has it.
 pub const GPUS_MAX: u32 = 64;
@@ -66,6 +66,10 @@ pub struct Cluster {
     pub node: NodeParts,
     /// The links that models come over.
     pub link: LinkTimes,
+    /// What copies cost one by one.
+    pub copies: CopyTimes,
+    /// What calls for memory cost.
+    pub memory: MemoryTimes,
     /// What a request spends on its way.
     pub hops: Hops,
 }
@@ -188,6 +192,8 @@ impl Cluster {
                 swap_adds_ms: not_negative(&link.swap_adds_ms)?.unwrap_or(of.link.swap_adds_ms),
                 classes_gb_per_s,
             },
+            copies: of.copies,
+            memory: of.memory,
             node: NodeParts {
                 slots: gpus,
                 models_gb,
@@ -236,6 +242,8 @@ impl Cluster {
         Hardware {
             models,
             link: self.link.clone(),
+            copies: self.copies,
+            memory: self.memory,
             node: NodeParts {
                 slots: gpus,
                 pairs,

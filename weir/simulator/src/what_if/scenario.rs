@@ -242,6 +242,7 @@ impl<'a> Scenario<'a> {
             native_ms: own.native.as_secs_f64() * 1e3,
             footprint_mb: own.footprint_mb,
             cold_start_ms: Cluster::cold_start_ms(own.footprint_mb),
+            blocks_mib: Vec::new(),
         }
     }
 
