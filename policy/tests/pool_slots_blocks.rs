@@ -2,7 +2,7 @@
 //! way in vain, nobody waits who could come, and when all have gone all is free.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod pool_random;
+mod random;
 
 use policy::memory::{self, Memory, OwnerId, Rule, UNIT};
 use policy::pool::slots::{
@@ -11,7 +11,7 @@ use policy::pool::slots::{
 };
 use policy::pool::{FunctionId, Refusal, SlotId};
 use policy::{Span, Time};
-use pool_random::Random;
+use random::Random;
 
 const MS: u64 = 1_000_000;
 const SLOTS: u32 = 3;

@@ -34,12 +34,14 @@ mod life;
 mod memory;
 mod place;
 mod settings;
+mod settle;
 
 pub use blocks::{BlocksError, Taken};
 pub use decision::{Decision, EvictReason, Evicted, Model, Run, RunReason, Source, WaitReason};
 pub use settings::{
     Binding, Eviction, Patience, Placement, SLOTS_MAX, Settings, Swap, Topology, TopologyError,
 };
+pub use settle::Filling;
 
 use self::blocks::Arenas;
 use self::copies::{Copy, Function, Running, Slot};

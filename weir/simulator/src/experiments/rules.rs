@@ -26,7 +26,9 @@ pub enum RuleName {
     SimpleSwap,
     /// A process for each function, on one GPU for good, as far as memory goes.
     EarlyBinding,
-    /// The same, but processes go and come by the history of idle times.
+    /// The same, but GPU after GPU is filled instead of load being spread.
+    EarlyBindingInOrder,
+    /// Early binding, but processes go and come by the history of idle times.
     KeepAlive,
     /// The whole, but a function's process belongs to one GPU: models are swapped, calls are not redirected.
     BoundProcesses,
@@ -50,7 +52,7 @@ pub enum RuleName {
 
 impl RuleName {
     /// All.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Adaptive,
         Self::ArrivalOrder,
         Self::LatestStart,
@@ -59,6 +61,7 @@ impl RuleName {
         Self::NoSwap,
         Self::SimpleSwap,
         Self::EarlyBinding,
+        Self::EarlyBindingInOrder,
         Self::KeepAlive,
         Self::BoundProcesses,
         Self::Blocks,
@@ -83,6 +86,7 @@ impl RuleName {
             Self::NoSwap => "no-swap",
             Self::SimpleSwap => "simple-swap",
             Self::EarlyBinding => "early-binding",
+            Self::EarlyBindingInOrder => "early-binding-in-order",
             Self::KeepAlive => "keep-alive",
             Self::BoundProcesses => "bound-processes",
             Self::Blocks => "blocks",
@@ -106,7 +110,7 @@ impl RuleName {
             Self::LeastRecentlyUsed => Preset::LeastRecentlyUsed,
             Self::NoSwap => Preset::NoSwap,
             Self::SimpleSwap => Preset::SimpleSwap,
-            Self::EarlyBinding => Preset::EarlyBinding,
+            Self::EarlyBinding | Self::EarlyBindingInOrder => Preset::EarlyBinding,
             Self::KeepAlive => Preset::EarlyBindingKeepAlive,
             _ => Preset::Adaptive,
         };
@@ -116,6 +120,10 @@ impl RuleName {
             Self::LatestStart => settings.queue.order = queue::Order::LatestStart,
             Self::BoundProcesses => settings.slots.binding = slots::Binding::Process,
             Self::EarlyBinding => settings.hosting = Hosting::Native,
+            Self::EarlyBindingInOrder => {
+                settings.hosting = Hosting::Native;
+                settings.filling = slots::Filling::InOrder;
+            }
             Self::KeepAlive => settings.hosting = Hosting::KeptAlive,
             _ => {}
         }

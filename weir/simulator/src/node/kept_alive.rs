@@ -5,7 +5,7 @@ use policy::pool::FunctionId;
 
 use super::hardware::millis;
 use super::run::{Event, Run};
-use super::state::{Alive, emptiest};
+use super::state::Alive;
 
 impl Run<'_> {
     /// A function that has no process gets one, if a slot has room.
@@ -16,9 +16,8 @@ impl Run<'_> {
         if !matches!(entry.alive, Alive::Cold) {
             return;
         }
-        let slots = u32::try_from(own.running.len()).unwrap_or(u32::MAX);
         let id = FunctionId(local);
-        let room = emptiest(&mut own.pool, id, slots);
+        let room = own.pool.settle(id, self.settings.filling);
         own.queue.hold(now, id);
         let Some(slot) = room else { return };
         entry.alive = Alive::Starting { slot };

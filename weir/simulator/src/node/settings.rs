@@ -66,6 +66,8 @@ pub struct Settings {
     pub slots: slots::Settings,
     /// Where models may be.
     pub hosting: Hosting,
+    /// Where processes are put that have slots to themselves.
+    pub filling: slots::Filling,
     /// Of each function's objective.
     pub percentile: Percentile,
     /// How many nodes.
@@ -91,6 +93,7 @@ impl Default for Settings {
             queue: queue::Settings::default(),
             slots: slots::Settings::default(),
             hosting: Hosting::Swapped,
+            filling: slots::Filling::default(),
             percentile: Percentile::from_parts_per_million(980_000),
             nodes: 1,
             memory_part: 1.0,

@@ -191,9 +191,9 @@ impl Node {
         let id = FunctionId(local);
         let entry = &mut self.locals[local as usize];
         match settings.hosting {
-            Hosting::Native => entry.refused = emptiest(&mut self.pool, id, slots).is_none(),
+            Hosting::Native => entry.refused = self.pool.settle(id, settings.filling).is_none(),
             Hosting::KeptAlive => {
-                let place = emptiest(&mut self.pool, id, slots);
+                let place = self.pool.settle(id, settings.filling);
                 entry.alive = match place {
                     Some(slot) => Alive::Warm { slot },
                     None => Alive::Cold,
@@ -224,16 +224,4 @@ impl Node {
             Hosting::Swapped => {}
         }
     }
-}
-
-/// Puts a function's process on the slot with the most free memory that has room for it: load is spread as far as can be known
-/// before it comes.
-pub(super) fn emptiest(pool: &mut Pool, function: FunctionId, slots: u32) -> Option<SlotId> {
-    let free = |slot: u32| pool.slot(SlotId(slot)).map_or(0, |view| view.unused);
-    let mut order: Vec<u32> = (0..slots).collect();
-    order.sort_by_key(|&slot| (std::cmp::Reverse(free(slot)), slot));
-    let place = order
-        .into_iter()
-        .find(|&slot| pool.adopt(function, SlotId(slot)).is_ok());
-    place.map(SlotId)
 }
