@@ -7,6 +7,8 @@ use policy::pool::slots::{Model, Topology, TopologyError};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::settings::{Hosting, Settings};
+
 /// Torpor's node: models of Table 4, a swap law fitted to Tables 3 and 4.
 pub const TORPOR: &str = include_str!("torpor.toml");
 
@@ -263,6 +265,12 @@ impl Hardware {
             }
         }
         Ok(topology)
+    }
+
+    /// Whether a slot can hold a model that is swapped. Processes that have slots to themselves are bound as far as they fit.
+    pub(super) fn fits(&self, model: usize, settings: &Settings) -> bool {
+        settings.hosting != Hosting::Swapped
+            || self.of_pool(model).bytes <= bytes(self.node.models_gb * 1e9 * settings.memory_part)
     }
 
     /// The speed between two slots, bytes per second.

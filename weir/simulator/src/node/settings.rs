@@ -63,7 +63,7 @@ pub struct Settings {
     pub slots: slots::Settings,
     /// Where models may be.
     pub hosting: Hosting,
-    /// Of each function's objective.
+    /// Of each function's objective, where the function has none of its own.
     pub percentile: Percentile,
     /// How many nodes.
     pub nodes: u32,

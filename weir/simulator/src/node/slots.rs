@@ -116,6 +116,7 @@ impl Run<'_> {
                 function: request.function,
                 from: request.since,
                 loaded: request.loaded,
+                execution: request.execution,
                 to: now,
             });
         }
@@ -197,6 +198,7 @@ impl Run<'_> {
             arrival: head.arrival.before(self.settings.hops.there),
             objective,
             since: now,
+            execution,
             executed: now.after(execution),
             loads: source != Source::Resident,
             loaded: now,
