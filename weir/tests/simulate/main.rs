@@ -219,3 +219,111 @@ fn the_examples_of_the_documentation_are_right() {
         .collect();
     assert_eq!(models, ["classifier", "encoder"]);
 }
+
+#[test]
+fn every_key_can_be_swept_and_is_answered() {
+    let folder = Folder::new();
+    // Two models of which one fits into 1 GB, and 40 requests a second of 30 ms.
+    folder.write(
+        "functions.toml",
+        &FUNCTIONS.replace("weights_mb = 200", "weights_mb = 600"),
+    );
+    for (sweep, fixed, value, which) in [
+        ("gpus=1..3", "1", Some(2.0), "the fewest of 1 to 3"),
+        ("nodes=1..3", "1", Some(2.0), "the fewest of 1 to 3"),
+        (
+            "rate-scale=0.25..1.25..0.25",
+            "1",
+            Some(0.75),
+            "the most of 0.25 to 1.25",
+        ),
+        ("models-gb=1,2,20", "0.5", Some(2.0), "the least of 1 to 20"),
+        (
+            "host-gb-per-s=10,20",
+            "0.5",
+            Some(10.0),
+            "the least of 10 to 20",
+        ),
+        ("gpus=1..2", "5", None, "with none of 1 to 2 (GPUs a node)"),
+    ] {
+        let whole = folder.json(&["--sweep", sweep, "--rate-scale", fixed, "--seeds=3"]);
+        let answer = &whole["answer"][0];
+        let said = answer["sentence"].as_str().unwrap();
+        assert_eq!(answer["value"].as_f64(), value, "{sweep}: {said}");
+        assert_eq!(answer["holds"], value.is_some(), "{sweep}: {said}");
+        assert!(said.contains(which), "{sweep}: {said}");
+        assert_eq!(whole["swept"], sweep.split('=').next().unwrap());
+    }
+}
+
+#[test]
+fn each_rule_has_its_answer() {
+    let folder = Folder::new();
+    let arguments = [
+        "--rule",
+        "adaptive,early-binding",
+        "--sweep",
+        "gpus=1..2",
+        "--seeds=2",
+    ];
+    let whole = folder.json(&arguments);
+    let answers = whole["answer"].as_array().unwrap();
+    let rules: Vec<_> = answers
+        .iter()
+        .map(|own| own["rule"].as_str().unwrap())
+        .collect();
+    assert_eq!(rules, ["adaptive", "early-binding"]);
+    for own in answers {
+        let rule = own["rule"].as_str().unwrap();
+        assert!(
+            own["sentence"]
+                .as_str()
+                .unwrap()
+                .starts_with(&format!("{rule}: "))
+        );
+    }
+    assert_eq!(whole["runs"].as_array().unwrap().len(), 4);
+}
+
+/// All keys of an object and of what is in it.
+fn keys(of: &Value, all: &mut Vec<String>) {
+    match of {
+        Value::Object(map) => {
+            for (key, value) in map {
+                all.push(key.clone());
+                keys(value, all);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| keys(value, all)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_of_the_json_is_documented() {
+    let text = fs::read_to_string(docs("../simulate.md")).unwrap();
+    let mut all = Vec::new();
+    keys(&Folder::new().json(&["--seeds=2"]), &mut all);
+    all.sort();
+    all.dedup();
+    assert!(all.len() > 40, "{all:?}");
+    for key in all {
+        let said = [
+            format!("`{key}`"),
+            format!("`{key}[]`"),
+            format!("\"{key}\""),
+        ];
+        assert!(said.iter().any(|said| text.contains(said)), "{key}");
+    }
+}
+
+#[test]
+fn what_rests_on_few_requests_says_so() {
+    let folder = Folder::new();
+    folder.write("trace.csv", "arrival_s,function\n0.5,a\n1.5,a\n9.5,a\n");
+    let whole = folder.json(&[]);
+    let notes = whole["runs"][0]["notes"].to_string();
+    assert!(notes.contains("Of 1 function so few requests"), "{notes}");
+    let notes = Folder::new().json(&[])["runs"][0]["notes"].to_string();
+    assert_eq!(notes, "[]");
+}

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::answer::{Answer, FunctionAnswer, ROUNDING};
 use super::limit::{Binding, Limit, Whole};
-use crate::statistics::{Histogram, Interval, Percentile};
+use crate::statistics::{Histogram, Interval, Percentile, Unit};
 
 /// Takes the answers of one point, seed by seed, and makes one of them. Of all but the first it keeps no stretches, so memory
 /// does not grow with seeds but for a few numbers a function.
@@ -150,6 +150,7 @@ impl Seeds {
             let at = percentile(own.percentile);
             own.at_percentile_ms = at.and_then(|at| ms(latencies, at));
         }
+        all.notes.extend(rare(&all.functions));
         let called = all.functions.iter().filter(|own| own.requests > 0);
         all.functions_keeping = called.clone().filter(|own| own.keeps).count();
         all.functions_called = called.count();
@@ -166,6 +167,20 @@ impl Seeds {
         all.binding = Binding::of(&limits, whole);
         Some(all)
     }
+}
+
+/// Functions of which so few requests are counted that not even one may be late.
+fn rare(functions: &[FunctionAnswer]) -> Option<String> {
+    let is_rare = |own: &&FunctionAnswer| {
+        own.requests > 0 && to_float(own.requests) * (1.0 - own.percentile / 100.0) < 1.0 - ROUNDING
+    };
+    let rare = functions.iter().filter(is_rare).count() as u64;
+    (rare > 0).then(|| {
+        format!(
+            "Of {} so few requests were counted that not one may be late: a longer window (--seconds, --from) says more of them.",
+            Unit::Functions.write(to_float(rare))
+        )
+    })
 }
 
 fn ms(latencies: &Histogram, percentile: Percentile) -> Option<f64> {

@@ -253,7 +253,8 @@ fn capital(text: &str) -> String {
 }
 
 fn plain(own: &Answer, axis: Axis) -> String {
-    Unit::Plain.write(value(own, Some(axis)))
+    // As it was asked for.
+    value(own, Some(axis)).to_string()
 }
 
 fn gpus(own: &Answer) -> String {
@@ -276,13 +277,13 @@ fn named(own: &Answer, axis: Axis) -> String {
 }
 
 fn all_objectives(own: &Answer) -> String {
-    let functions = match own.functions_called {
-        1 => "the function's objective".to_owned(),
-        many => format!("the objectives of all {many} functions"),
+    let (functions, each) = match own.functions_called {
+        1 => ("the function's objective".to_owned(), ""),
+        many => (format!("the objectives of all {many} functions"), "each "),
     };
     if own.seeds > 1 {
         format!(
-            "{functions}, each at the worse end of its 95 % interval over {} seeds",
+            "{functions}, {each}at the worse end of its 95 % interval over {} seeds",
             own.seeds
         )
     } else {
