@@ -7,15 +7,18 @@ mod interrupt;
 mod progress;
 mod result;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use simulator::node::Noise;
-use simulator::random::Streams;
-use simulator::what_if::{LoadError, Point, Rule, Runs, Scenario, Sweep};
+use simulator::what_if::{
+    Arrivals, Cluster, Functions, LoadError, Point, Rule, Runs, Scenario, Seeds, Sweep,
+};
 
+use self::inputs::Loads;
 use self::interrupt::Interrupt;
 use self::progress::Progress;
 
@@ -91,7 +94,11 @@ struct WhatIf {
     /// rate-scale=0.5..2..0.25.
     #[arg(long, value_name = "KEY=RANGE", value_parser = Sweep::parse)]
     sweep: Option<Sweep>,
-    /// Keys all that is random.
+    /// Over so many seeds, for intervals: 1 to 100. Ten, or fewer where all runs together have more than thirty million
+    /// requests.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    seeds: Option<u32>,
+    /// The first of them; keys all that is random.
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
     /// Executions and transfers take exactly what they take on average.
@@ -124,9 +131,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
-    let streams = Streams::new("what-if", arguments.seed);
     if let Some(path) = &arguments.write_trace {
-        let requests = inputs::write_trace(arguments, &streams, path)?;
+        let Some(requests) = inputs::write_trace(arguments, path, interrupt)? else {
+            result::complain("interrupted: no trace was written, and nothing was run");
+            return Ok(ExitCode::from(INTERRUPTED));
+        };
         if arguments.cluster.is_none() && arguments.functions.is_none() {
             result::print(&format!(
                 "{requests} requests written to {}",
@@ -145,8 +154,12 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
     };
     let cluster = inputs::cluster(cluster)?;
     let functions = inputs::functions(functions)?;
+    if let Some(path) = &arguments.html {
+        result::can_be_written(path)?;
+    }
     let progress = Progress::new(!arguments.json);
-    let (load, own_warm_up) = match inputs::load(arguments, &streams, interrupt, &progress) {
+    let wanted = arguments.rule.len() * arguments.sweep.as_ref().map_or(1, |own| own.values.len());
+    let loads = match inputs::loads(arguments, wanted, interrupt, &progress) {
         Ok(read) => read,
         Err(error) if matches!(error.downcast_ref(), Some(LoadError::Stopped)) => {
             result::complain("interrupted while the trace was read: nothing was run");
@@ -154,21 +167,26 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
         }
         Err(error) => return Err(error),
     };
-    let mut scenario = Scenario::new(&cluster, &functions, &load)?;
-    scenario.seed = arguments.seed;
-    scenario.warm_up = arguments.warm_up.or(own_warm_up).unwrap_or(0.1);
-    if arguments.no_noise {
-        scenario.noise = Noise::OFF;
-    }
-    let points = points(arguments, &scenario);
+    let scenarios = scenarios(arguments, &cluster, &functions, &loads)?;
+    let points = points(arguments, &scenarios[0]);
     let mut runs = Runs::default();
-    progress.begin(points.len());
+    progress.begin(points.len() * scenarios.len());
     for (number, point) in points.iter().enumerate() {
-        let answer = scenario.run(*point, &mut |share| {
-            progress.at(number, share);
-            !interrupt.is_set()
-        })?;
-        runs.push(answer);
+        let mut seeds = Seeds::default();
+        for (seed, scenario) in scenarios.iter().enumerate() {
+            seeds.push(scenario.run(*point, &mut |share| {
+                progress.at(number * scenarios.len() + seed, share);
+                !interrupt.is_set()
+            })?);
+            if interrupt.is_set() {
+                break;
+            }
+        }
+        let is_whole = seeds.count() == scenarios.len();
+        if let Some(mut answer) = seeds.answer() {
+            answer.stopped |= !is_whole;
+            runs.push(answer);
+        }
         if interrupt.is_set() {
             break;
         }
@@ -178,13 +196,13 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
         runs.answers().len() < points.len() || runs.answers().iter().any(|answer| answer.stopped);
     let axis = arguments.sweep.as_ref().map(|sweep| sweep.axis);
     if let Some(path) = &arguments.html {
-        let page = result::page(arguments, &runs, axis, &load);
-        std::fs::write(path, page).with_context(|| path.display().to_string())?;
+        let page = result::page(arguments, &runs, axis, &loads);
+        result::whole_file(path, |to| Ok(to.write_all(page.as_bytes())?))?;
     }
     let text = if arguments.json {
-        result::json(&runs, axis, interrupted)?
+        result::json(&runs, axis, interrupted, &loads)?
     } else {
-        result::text(&runs, axis, interrupted, points.len())
+        result::text(&runs, axis, interrupted, points.len(), &loads)
     };
     result::print(&text)?;
     Ok(if interrupted {
@@ -192,6 +210,32 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// The same question under each seed.
+fn scenarios<'a>(
+    arguments: &WhatIf,
+    cluster: &'a Cluster,
+    functions: &Functions,
+    loads: &'a Loads,
+) -> anyhow::Result<Vec<Scenario<'a>>> {
+    let mut scenarios: Vec<Scenario<'a>> = Vec::with_capacity(loads.seeds.len());
+    for (at, &seed) in loads.seeds.iter().enumerate() {
+        let mut scenario = match scenarios.first() {
+            Some(first) if loads.arrivals == Arrivals::Fixed => first.clone(),
+            _ => Scenario::new(cluster, functions, loads.of(at)).with_context(|| {
+                let path = arguments.functions.as_ref();
+                path.map_or_else(String::new, |path| path.display().to_string())
+            })?,
+        };
+        scenario.seed = seed;
+        scenario.warm_up = arguments.warm_up.or(loads.warm_up).unwrap_or(0.1);
+        if arguments.no_noise {
+            scenario.noise = Noise::OFF;
+        }
+        scenarios.push(scenario);
+    }
+    Ok(scenarios)
 }
 
 /// All runs: rule by rule, each over the sweep.

@@ -42,6 +42,8 @@ const SEEDS: usize = 12;
 pub struct Report {
     /// The page's name.
     pub title: String,
+    /// What came of it, before everything else: sentences that stand out, each with what there is to add.
+    pub answer: Vec<(String, String)>,
     /// What was run, in a sentence.
     pub scenario: String,
     /// When, as the caller writes it.
@@ -139,6 +141,14 @@ impl Report {
     fn top(&self, page: &mut Markup) {
         page.open("header", &[("class", "top")]);
         page.element("h1", &[], &self.title);
+        for (sentence, more) in &self.answer {
+            page.open("div", &[("class", "answer")]);
+            page.element("p", &[("class", "sentence")], sentence);
+            if !more.is_empty() {
+                page.element("p", &[], more);
+            }
+            page.close();
+        }
         page.element("p", &[("class", "scenario")], &self.scenario);
         page.open("dl", &[("class", "facts")]);
         fact(page, "date", &self.date);

@@ -10,15 +10,16 @@
 //! | [`called`] | what a function is, of all that is said of it |
 //! | [`scenario`] | all three together, and one run of them |
 //! | [`sweep`] | which runs: a value that goes through a range, several rules |
-//! | [`answer`] | what came of a run |
+//! | [`answer`], [`seeds`] | what came of a run, and of several seeds together |
+//! | [`verdict`] | the answer in a sentence |
 //! | [`limit`] | what stands in the way, by rules that are written down there |
 //! | [`table`], [`page`] | the answers for people |
 //!
-//! **Execution.** A run takes a function's mean execution, from its model or from the trace's service times, with the
-//! noise of [`crate::node::Noise`]. Where the trace's times vary more than that, the answer says so: its tails are
-//! then too kind.
+//! **Execution.** What a request executes is told by [`functions::Times`]: as a rule a function keeps the mean that the file
+//! of functions states, and its requests differ as the trace's service times or tokens do. The noise of
+//! [`crate::node::Noise`] is added.
 //!
-//! **Memory.** 24 bytes for each request of the window, 32 for each while a run is judged, and 30 KB for each function
+//! **Memory.** 40 bytes for each request of the window, 32 for each while a run is judged, and 30 KB for each function
 //! that is called; see [`load::REQUESTS_MAX`] and [`scenario::FUNCTIONS_MAX`].
 
 pub mod answer;
@@ -31,14 +32,18 @@ pub mod load;
 pub mod page;
 pub mod place;
 pub mod scenario;
+pub mod seeds;
 pub mod sweep;
 pub mod table;
+pub mod verdict;
 
-pub use answer::{Answer, FunctionAnswer, Runs, fewest_gpus};
+pub use answer::{Answer, FunctionAnswer, Runs};
 pub use cluster::Cluster;
 pub use functions::Functions;
 pub use limit::{Binding, Limit};
 pub use load::{Load, LoadError, Window};
 pub use place::InputError;
 pub use scenario::{Point, Rule, Scenario, WhatIfError};
+pub use seeds::Seeds;
 pub use sweep::{Axis, Sweep, SweepError};
+pub use verdict::{Arrivals, Verdict, verdicts};

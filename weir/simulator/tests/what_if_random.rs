@@ -1,9 +1,13 @@
 //! What has to be so whatever a user asks: random clusters, functions and loads, and files that are spoiled at random.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::pool::preset::Preset;
 use simulator::random::Streams;
+use simulator::statistics::Interval;
 use simulator::traces::{Options, Source, open};
-use simulator::what_if::{Axis, Cluster, Functions, Limit, Load, Rule, Scenario, Window};
+use simulator::what_if::{
+    Axis, Cluster, Functions, Limit, Load, Point, Rule, Scenario, Seeds, Window, verdicts,
+};
 
 /// `SplitMix64`.
 struct Random(u64);
@@ -44,6 +48,9 @@ fn functions(random: &mut Random) -> String {
             1 + random.below(60)
         ));
     }
+    let work = ["stated", "trace-relative"];
+    let work = work[usize::try_from(random.below(2)).unwrap()];
+    text = text.replacen("[default]\n", &format!("[default]\nwork = \"{work}\"\n"), 1);
     if random.below(2) == 0 {
         text.push_str("[[function]]\nname = \"f1*\"\nobjective_factor = 3\n");
     }
@@ -55,14 +62,18 @@ fn functions(random: &mut Random) -> String {
 
 fn trace(random: &mut Random) -> String {
     let (functions, gap) = (1 + random.below(30), 1 + random.below(60));
-    let mut text = "arrival_s,function,objective_ms\n".to_owned();
+    let mut text = "arrival_s,function,objective_ms,service_ms\n".to_owned();
     let mut at = 0;
     for _ in 0..50 + random.below(600) {
         at += random.below(2 * gap);
         let objective = if random.below(20) == 0 { "90" } else { "" };
         let function = random.below(functions);
+        let service = match random.below(3) {
+            0 => (1 + random.below(100)).to_string(),
+            _ => String::new(),
+        };
         text.push_str(&format!(
-            "{}.{:03},f{function},{objective}\n",
+            "{}.{:03},f{function},{objective},{service}\n",
             at / 1_000,
             at % 1_000
         ));
@@ -73,7 +84,7 @@ fn trace(random: &mut Random) -> String {
 #[test]
 fn answers_add_up_whatever_is_asked() {
     let mut limits = Vec::new();
-    for seed in 0..300 {
+    for seed in 0..120 {
         let random = &mut Random(seed);
         let cluster = Cluster::from_toml("c", &cluster(random)).unwrap();
         let functions = Functions::from_toml("f", &functions(random)).unwrap();
@@ -94,6 +105,9 @@ fn answers_add_up_whatever_is_asked() {
         );
         let own = scenario.run(point, &mut |_| true).unwrap();
         let again = scenario.run(point, &mut |_| true).unwrap();
+        if seed % 5 == 0 {
+            together(&scenario, point, seed);
+        }
         assert_eq!(
             serde_json::to_string(&own).unwrap(),
             serde_json::to_string(&again).unwrap(),
@@ -105,8 +119,8 @@ fn answers_add_up_whatever_is_asked() {
             cluster.nodes * u32::try_from(cluster.node.slots).unwrap()
         );
         assert!(
-            (0.0..=1.0).contains(&own.gpu_busy),
-            "seed {seed}: {}",
+            (0.0..=1.0).contains(&own.gpu_busy.mean),
+            "seed {seed}: {:?}",
             own.gpu_busy
         );
         assert!((0.0..=1.0).contains(&own.gpu_swapping), "seed {seed}");
@@ -155,6 +169,65 @@ fn answers_add_up_whatever_is_asked() {
     }
 }
 
+/// What several seeds say together is what each says, added up by hand.
+fn together(scenario: &Scenario<'_>, point: Point, seed: u64) {
+    let count = 1 + usize::try_from(seed / 5 % 4).unwrap();
+    let mut seeds = Seeds::default();
+    let mut each = Vec::new();
+    for own in 0..count as u64 {
+        let mut scenario = scenario.clone();
+        scenario.seed = own;
+        let answer = scenario.run(point, &mut |_| true).unwrap();
+        seeds.push(answer.clone());
+        each.push(answer);
+    }
+    let all = seeds.answer().unwrap();
+    assert_eq!(all.seeds, count);
+    let requests: u64 = each.iter().map(|own| own.requests).sum();
+    assert_eq!(all.requests, requests, "seed {seed}");
+    for (at, own) in all.functions.iter().enumerate() {
+        let of: Vec<_> = each.iter().map(|one| &one.functions[at]).collect();
+        assert!(of.iter().all(|one| one.name == own.name), "seed {seed}");
+        let late: u64 = of.iter().map(|one| one.late).sum();
+        assert_eq!(own.late, late, "seed {seed}: {own:?}");
+        let values: Vec<f64> = of
+            .iter()
+            .filter_map(|one| Some(one.attainment?.mean))
+            .collect();
+        let (low, high) = match values.as_slice() {
+            [] => {
+                assert!(own.attainment.is_none() && own.keeps, "seed {seed}");
+                continue;
+            }
+            [one] => (*one, *one),
+            more => {
+                let naive = Interval::of(more).unwrap();
+                (naive.low.max(0.0), naive.high.min(1.0))
+            }
+        };
+        let told = own.attainment.unwrap();
+        assert!(told.low.to_bits() == low.to_bits() && told.high.to_bits() == high.to_bits());
+        assert_eq!(
+            own.keeps,
+            low >= own.percentile / 100.0 - 1e-12,
+            "seed {seed}: {own:?}"
+        );
+        assert_eq!(
+            own.keeps,
+            own.limit == Limit::Nothing,
+            "seed {seed}: {own:?}"
+        );
+        let open = !own.keeps && high >= own.percentile / 100.0 - 1e-12;
+        assert_eq!(own.is_open(), open, "seed {seed}: {own:?}");
+    }
+    let sentence = &verdicts(std::slice::from_ref(&all), None)[0].sentence;
+    assert_eq!(
+        sentence.starts_with("Yes"),
+        all.holds(),
+        "seed {seed}: {sentence}"
+    );
+}
+
 #[test]
 fn a_run_that_is_stopped_says_so() {
     let cluster = Cluster::from_toml("c", "like = \"torpor\"").unwrap();
@@ -180,8 +253,8 @@ fn a_run_that_is_stopped_says_so() {
     let whole = scenario.run(point, &mut |_| true).unwrap();
     assert!(part.requests < whole.requests && part.counted_s < whole.counted_s);
     assert!(
-        (part.gpu_busy - whole.gpu_busy).abs() < 0.05,
-        "{} {}",
+        (part.gpu_busy.mean - whole.gpu_busy.mean).abs() < 0.05,
+        "{:?} {:?}",
         part.gpu_busy,
         whole.gpu_busy
     );

@@ -1,10 +1,10 @@
 //! `weir simulate experiment`: the papers' experiments, and whether their claims come out.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::Args;
 use simulator::claims::{Claims, Judged};
 use simulator::experiments;
@@ -52,6 +52,9 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
         Some(id) => vec![id.as_str()],
         None => all.iter().map(|own| own.id).collect(),
     };
+    if let Some(path) = &arguments.html {
+        result::can_be_written(path)?;
+    }
     let progress = Progress::new(!arguments.json);
     progress.begin(ids.len());
     let mut evidence = BTreeMap::new();
@@ -75,7 +78,7 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
     let judged = Claims::of_papers().judge(&evidence)?;
     if let Some(path) = &arguments.html {
         let page = page(&ids, arguments.seeds, sections, &judged);
-        std::fs::write(path, page).with_context(|| path.display().to_string())?;
+        result::whole_file(path, |to| Ok(to.write_all(page.as_bytes())?))?;
     }
     let text = if arguments.figures {
         let mut text = judged.json_rows()?;
@@ -112,6 +115,7 @@ fn page(ids: &[&str], seeds: u32, mut sections: Vec<Section>, judged: &Judged) -
     );
     Report {
         title: "The papers' experiments".to_owned(),
+        answer: Vec::new(),
         scenario: format!("{} over {seeds} seeds each.", ids.join(", ")),
         date: date::now(),
         seeds: Vec::new(),

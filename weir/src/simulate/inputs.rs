@@ -1,7 +1,7 @@
 //! Files of the user.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write as _};
+use std::fs;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -9,15 +9,16 @@ use policy::{Span, Time};
 use simulator::generate::{Generated, Spec, SpecError, generate, preset};
 use simulator::random::Streams;
 use simulator::traces::{self, Arrivals, Options, Source, Workload, write_csv};
-use simulator::what_if::{Cluster, Functions, Load, Window};
+use simulator::what_if::load::REQUESTS_MAX;
+use simulator::what_if::{self, Cluster, Functions, Load, Window};
 
 use super::interrupt::Interrupt;
 use super::progress::Progress;
-use super::{Placement, WhatIf};
+use super::{Placement, WhatIf, result};
 
 fn text(path: &Path) -> anyhow::Result<(String, String)> {
     let name = path.display().to_string();
-    let text = fs::read_to_string(path).with_context(|| name.clone())?;
+    let text = fs::read_to_string(path).with_context(|| format!("{name} cannot be read"))?;
     Ok((name, text))
 }
 
@@ -37,9 +38,14 @@ enum Either {
     MadeUp(Workload<Generated>, f64),
 }
 
-fn workload(arguments: &WhatIf, streams: &Streams) -> anyhow::Result<Either> {
+/// What a seed's random numbers are keyed by.
+pub(super) fn streams(seed: u64) -> Streams {
+    Streams::new("what-if", seed)
+}
+
+fn workload(arguments: &WhatIf, seed: u64) -> anyhow::Result<Either> {
     if let Some(name) = &arguments.generate {
-        let spec = spec(name, arguments)?;
+        let spec = spec(name, arguments, seed)?;
         let share = spec.warm_up_s / (spec.warm_up_s + spec.counted_s);
         return Ok(Either::MadeUp(generate(&spec)?, share));
     }
@@ -55,13 +61,13 @@ fn workload(arguments: &WhatIf, streams: &Streams) -> anyhow::Result<Either> {
         },
         durations: arguments.durations.as_deref().map(source),
         memory: arguments.memory.as_deref().map(source),
-        ..Options::new(streams.clone())
+        ..Options::new(streams(seed))
     };
     Ok(Either::Trace(traces::open(&source(path), &options)?))
 }
 
 /// A preset, or a file.
-fn spec(name: &str, arguments: &WhatIf) -> anyhow::Result<Spec> {
+fn spec(name: &str, arguments: &WhatIf, seed: u64) -> anyhow::Result<Spec> {
     let path = Path::new(name);
     let is_file = path.extension().is_some() || path.components().count() > 1;
     let mut spec = if is_file {
@@ -72,11 +78,10 @@ fn spec(name: &str, arguments: &WhatIf) -> anyhow::Result<Spec> {
             other => anyhow::anyhow!("{name}: {other}"),
         })?
     } else {
-        let mut spec = preset(name)?.spec();
-        // A preset's own seed is the one that --seed 1 stands for.
-        spec.seed = spec.seed.wrapping_add(arguments.seed).wrapping_sub(1);
-        spec
+        preset(name)?.spec()
     };
+    // Its own seed is the one that --seed 1 stands for.
+    spec.seed = spec.seed.wrapping_add(seed).wrapping_sub(1);
     if let Some(count) = arguments.count {
         spec.functions = count;
     }
@@ -102,48 +107,149 @@ fn seconds(value: f64) -> u64 {
     (value * 1e9).round() as u64
 }
 
-/// The load, and the share of it that it says is its warm-up.
-pub(super) fn load(
+/// What is run: one load for all seeds, or one for each.
+#[derive(Debug)]
+pub(super) struct Loads {
+    /// In the order of seeds.
+    pub(super) loads: Vec<Load>,
+    pub(super) arrivals: what_if::Arrivals,
+    pub(super) seeds: Vec<u64>,
+    /// The share that the load says is its warm-up.
+    pub(super) warm_up: Option<f64>,
+}
+
+impl Loads {
+    /// That of a seed, by its place.
+    pub(super) fn of(&self, seed: usize) -> &Load {
+        &self.loads[seed.min(self.loads.len() - 1)]
+    }
+}
+
+/// Reads the load of each seed, where arrivals are drawn; `points`: how many runs are made of each.
+pub(super) fn loads(
     arguments: &WhatIf,
-    streams: &Streams,
+    points: usize,
     interrupt: &Interrupt,
     progress: &Progress,
-) -> anyhow::Result<(Load, Option<f64>)> {
+) -> anyhow::Result<Loads> {
+    let (first, arrivals, warm_up) =
+        load(arguments, arguments.seed, REQUESTS_MAX, interrupt, progress)?;
+    let requests = first.requests.len();
+    let is_drawn = arrivals == what_if::Arrivals::Drawn;
+    let wanted = arguments.seeds.map_or_else(
+        || seeds_for(requests, points, is_drawn),
+        |seeds| seeds as usize,
+    );
+    let seeds: Vec<u64> = (0..wanted as u64)
+        .map(|more| arguments.seed.wrapping_add(more))
+        .collect();
+    let mut room = REQUESTS_MAX - requests;
+    let mut loads = vec![first];
+    if is_drawn {
+        for &seed in &seeds[1..] {
+            let (more, ..) = load(arguments, seed, room, interrupt, progress)?;
+            room -= more.requests.len();
+            loads.push(more);
+        }
+    }
+    Ok(Loads {
+        loads,
+        arrivals,
+        seeds,
+        warm_up,
+    })
+}
+
+/// How many seeds nobody has to wait long for: ten (workloads 1) as long as all runs have some thirty million requests,
+/// fewer beyond that, and at least three where they fit into memory.
+fn seeds_for(requests: usize, points: usize, is_drawn: bool) -> usize {
+    const TEN: usize = 10;
+    const IN_ALL: usize = 30_000_000;
+    let one = requests.max(1);
+    let quick = (IN_ALL / one / points.max(1)).clamp(3, TEN);
+    // Each has about as many requests as the first.
+    let fits = REQUESTS_MAX / (one + one / 5);
+    if is_drawn {
+        quick.min(fits).max(1)
+    } else {
+        quick
+    }
+}
+
+fn load(
+    arguments: &WhatIf,
+    seed: u64,
+    most: usize,
+    interrupt: &Interrupt,
+    progress: &Progress,
+) -> anyhow::Result<(Load, what_if::Arrivals, Option<f64>)> {
+    use what_if::Arrivals::{Drawn, Fixed};
     let window = Window {
         from: Time(seconds(arguments.from)),
         length: arguments
             .seconds
             .map_or_else(|| Window::default().length, |length| Span(seconds(length))),
+        most,
     };
     let mut watch = |requests| {
         progress.reads(requests);
         !interrupt.is_set()
     };
-    Ok(match workload(arguments, streams)? {
-        Either::Trace(workload) => (Load::read(workload, window, &mut watch)?, None),
+    Ok(match workload(arguments, seed)? {
+        Either::Trace(workload) => {
+            let are_counts = matches!(workload.arrivals, Arrivals::MinuteCounts(_));
+            let is_drawn = are_counts
+                && (arguments.placement == Placement::Random || arguments.durations.is_some());
+            let load = Load::read(workload, window, &mut watch)?;
+            (load, if is_drawn { Drawn } else { Fixed }, None)
+        }
         Either::MadeUp(workload, share) => {
             let load = Load::read(workload, window, &mut watch)?;
             // A window of it has a warm-up of its own.
             let whole = arguments.seconds.is_none() && arguments.from == 0.0;
-            (load, whole.then_some(share))
+            (load, Drawn, whole.then_some(share))
         }
     })
 }
 
-/// Writes all requests, and tells how many.
+/// Writes all requests, and tells how many; none: it was interrupted, and nothing is written.
 pub(super) fn write_trace(
     arguments: &WhatIf,
-    streams: &Streams,
     path: &Path,
-) -> anyhow::Result<u64> {
-    let name = || path.display().to_string();
-    let workload = workload(arguments, streams)?;
-    let mut to = BufWriter::new(File::create(path).with_context(name)?);
-    let written = match workload {
-        Either::Trace(workload) => write_csv(workload, &mut to),
-        Either::MadeUp(workload, _) => write_csv(workload, &mut to),
-    };
-    let written = written.with_context(name)?;
-    to.flush().with_context(name)?;
-    Ok(written)
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<u64>> {
+    let workload = workload(arguments, arguments.seed)?;
+    let written = result::whole_file(path, |to| {
+        let mut to = BufWriter::new(Until { to, interrupt });
+        let written = match workload {
+            Either::Trace(workload) => write_csv(workload, &mut to),
+            Either::MadeUp(workload, _) => write_csv(workload, &mut to),
+        }?;
+        to.flush()?;
+        Ok(written)
+    });
+    match written {
+        Ok(written) => Ok(Some(written)),
+        Err(_) if interrupt.is_set() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes nothing more once it is interrupted.
+struct Until<'a, W> {
+    to: W,
+    interrupt: &'a Interrupt,
+}
+
+impl<W: Write> Write for Until<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.interrupt.is_set() {
+            return Err(io::Error::other("interrupted"));
+        }
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
 }

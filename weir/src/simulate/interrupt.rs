@@ -1,4 +1,4 @@
-//! Interrupts: the first asks for what is done so far, the second ends the process.
+//! Interrupts (Ctrl-C, or the signal to end): the first asks for what is done so far, the second ends the process.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,17 +30,19 @@ pub(super) fn until_done(
     let outcome = runtime.block_on(async {
         let mut interrupts =
             signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
+        let mut ends =
+            signal(SignalKind::terminate()).context("cannot listen for the signal to end")?;
         let interrupt = Interrupt::default();
         let own = interrupt.clone();
         let mut work = tokio::task::spawn_blocking(move || does(&own));
         loop {
             tokio::select! {
                 done = &mut work => return done.context("the simulation broke off")?,
-                _signal = interrupts.recv() => {
-                    if interrupt.0.swap(true, Ordering::Relaxed) {
-                        return Ok(ExitCode::from(INTERRUPTED));
-                    }
-                }
+                _signal = interrupts.recv() => {}
+                _signal = ends.recv() => {}
+            }
+            if interrupt.0.swap(true, Ordering::Relaxed) {
+                return Ok(ExitCode::from(INTERRUPTED));
             }
         }
     });

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::memory::MemoryTimes;
+use super::settings::{Hosting, Settings};
 use super::swap_time::CopyTimes;
 
 /// A model has no more blocks.
@@ -303,6 +304,12 @@ impl Hardware {
             }
         }
         Ok(topology)
+    }
+
+    /// Whether a slot can hold a model that is swapped. Processes that have slots to themselves are bound as far as they fit.
+    pub(super) fn fits(&self, model: usize, settings: &Settings) -> bool {
+        settings.hosting != Hosting::Swapped
+            || self.of_pool(model).bytes <= bytes(self.node.models_gb * 1e9 * settings.memory_part)
     }
 
     /// The speed between two slots, bytes per second.

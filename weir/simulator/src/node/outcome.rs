@@ -15,6 +15,8 @@ pub struct Taken {
     pub from: Time,
     /// Until when its model was on its way; `from` if it was there.
     pub loaded: Time,
+    /// How long the request executes where its model is.
+    pub execution: Span,
     /// Until when.
     pub to: Time,
 }
@@ -72,6 +74,8 @@ pub struct NodeOutcome {
 pub struct Outcome {
     /// By function.
     pub functions: Vec<FunctionOutcome>,
+    /// By function, the nodes that hold it; none: none has room for it.
+    pub places: Vec<[Option<u32>; 2]>,
     /// Latencies by model, as the hardware lists them.
     pub models: Vec<Histogram>,
     /// Latency as a part of the objective, 1 s for a whole.

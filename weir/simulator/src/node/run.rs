@@ -17,7 +17,7 @@ use super::state::{Alive, Function, Node};
 use super::swap_time::Swaps;
 use crate::agenda::Agenda;
 use crate::random::{Purpose, Streams};
-use crate::statistics::Histogram;
+use crate::statistics::{Histogram, Percentile};
 use crate::traces::{Arrival, TraceError, Work, Workload};
 
 /// Which span of a run counts, and what it may be told meanwhile.
@@ -187,6 +187,9 @@ impl<'a> Run<'a> {
             functions.push(Function {
                 model,
                 objective: info.objective.unwrap_or(Span(u64::MAX / 4)),
+                percentile: info
+                    .percentile
+                    .map_or(settings.percentile, Percentile::for_policy),
                 execution: millis(execution),
                 places: [None; 2],
                 noise: streams.stream(Purpose::Noise, at),
@@ -201,6 +204,10 @@ impl<'a> Run<'a> {
         let mut held = vec![Vec::new(); settings.nodes as usize];
         for (at, info) in (0..).zip(&workload.functions) {
             let own = &mut functions[at as usize];
+            // What no slot can hold takes no host memory either.
+            if !hardware.fits(own.model, settings) {
+                continue;
+            }
             let per_second = info.per_minute.unwrap_or(1.0) / 60.0;
             let takes = swaps.alone(own.model);
             let load = LoadPerSecond(scaled(takes, per_second));
@@ -233,6 +240,10 @@ impl<'a> Run<'a> {
         }
         let outcome = Outcome {
             functions: vec![FunctionOutcome::default(); functions.len()],
+            places: functions
+                .iter()
+                .map(|own| own.places.map(|place| place.map(|(node, _)| node)))
+                .collect(),
             models: vec![Histogram::new(); hardware.models.len()],
             normalised: Histogram::new(),
             allocation: Histogram::new(),

@@ -68,7 +68,7 @@ pub struct Settings {
     pub hosting: Hosting,
     /// Where processes are put that have slots to themselves.
     pub filling: slots::Filling,
-    /// Of each function's objective.
+    /// Of each function's objective, where the function has none of its own.
     pub percentile: Percentile,
     /// How many nodes.
     pub nodes: u32,

@@ -119,6 +119,7 @@ impl Run<'_> {
                 function: request.function,
                 from: request.since,
                 loaded: request.loaded,
+                execution: request.execution,
                 to: now,
             });
         }
@@ -201,6 +202,7 @@ impl Run<'_> {
             arrival: head.arrival.before(self.settings.hops.there),
             objective,
             since: now,
+            execution,
             executed: now.after(execution),
             loads: source != Source::Resident,
             waited: Span::ZERO,

@@ -6,7 +6,7 @@ use policy::pool::billing::Bill;
 use policy::pool::keepalive::IdleHistogram;
 use policy::pool::queue::Queue;
 use policy::pool::slots::{Binding, Model, Swap};
-use policy::pool::{FunctionId, Pool, SlotId};
+use policy::pool::{FunctionId, Percentile, Pool, SlotId};
 use policy::{RequestId, Span, Time};
 
 use super::hardware::{Hardware, bytes};
@@ -23,6 +23,7 @@ use crate::statistics::Histogram;
 pub(super) struct Function {
     pub(super) model: usize,
     pub(super) objective: Span,
+    pub(super) percentile: Percentile,
     /// Execution where its model is, without noise.
     pub(super) execution: Span,
     /// The nodes that hold it, and its number on each.
@@ -73,6 +74,8 @@ pub(super) struct Request {
     pub(super) arrival: Time,
     pub(super) objective: Span,
     pub(super) since: Time,
+    /// Execution alone, with its noise.
+    pub(super) execution: Span,
     /// When its execution is done, if its model was there all the time.
     pub(super) executed: Time,
     pub(super) loads: bool,
@@ -164,7 +167,7 @@ impl Node {
                 node.pool.set_blocks(id, &hardware.blocks(own.model))?;
             }
             node.queue
-                .add(Time::ZERO, id, settings.percentile, own.objective)?;
+                .add(Time::ZERO, id, own.percentile, own.objective)?;
             let estimate = if is_native {
                 own.execution
             } else {

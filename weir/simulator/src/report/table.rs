@@ -64,9 +64,12 @@ impl Cell {
             Self::Number(value, unit) => page.text(&unit.write(*value)),
             Self::Interval(interval, unit) => {
                 page.text(&unit.write(interval.mean));
-                page.text(" ");
-                let range = unit.write_range(interval.low, interval.high);
-                page.element("span", &[("class", "range")], &range);
+                // What does not differ from seed to seed has no range to tell.
+                if interval.low < interval.high {
+                    page.text(" ");
+                    let range = unit.write_range(interval.low, interval.high);
+                    page.element("span", &[("class", "range")], &range);
+                }
             }
         }
     }

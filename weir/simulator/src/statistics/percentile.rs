@@ -46,6 +46,12 @@ impl Percentile {
         self.0
     }
 
+    /// As policy's queue takes it, at most 99.9 %.
+    #[must_use]
+    pub const fn for_policy(self) -> policy::pool::Percentile {
+        policy::pool::Percentile::from_parts_per_million(self.0 * 10)
+    }
+
     /// Which of `values` it is, counted from 1; 0 if there are none.
     #[must_use]
     pub const fn rank(self, values: u64) -> u64 {
@@ -74,6 +80,18 @@ impl Percentile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policy_is_told_the_same_share() {
+        for (own, parts) in [
+            (Percentile::P50, 500_000),
+            (Percentile::P98, 980_000),
+            (Percentile::P999, 999_000),
+            (Percentile(WHOLE), 999_000),
+        ] {
+            assert_eq!(own.for_policy().parts_per_million(), parts, "{own:?}");
+        }
+    }
 
     #[test]
     fn the_nearest_rank_is_the_smallest_that_covers_the_share() {

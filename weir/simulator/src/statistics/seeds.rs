@@ -36,6 +36,17 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// Of a single value, which has no spread that could be told.
+    #[must_use]
+    pub const fn one(value: f64) -> Self {
+        Self {
+            mean: value,
+            low: value,
+            high: value,
+            seeds: 1,
+        }
+    }
+
     /// Of one value for each seed.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use policy::{Span, Time};
 
 use super::Quantiles;
+use crate::statistics::Percentile;
 
 /// What is known of a function. Its id is its index in [`Workload::functions`].
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +14,8 @@ pub struct FunctionInfo {
     pub model: Option<String>,
     /// Within which its requests are to be answered, unless they say otherwise.
     pub objective: Option<Span>,
+    /// How many of its requests are to be, where that is set.
+    pub percentile: Option<Percentile>,
     /// Its mean rate, requests a minute, where it was set and not observed.
     pub per_minute: Option<f64>,
     /// Its memory, or that of its model's weights, in 10⁶ bytes; of its whole app where a trace states only that.
@@ -29,6 +32,7 @@ impl FunctionInfo {
             name,
             model: None,
             objective: None,
+            percentile: None,
             per_minute: None,
             memory_mb: None,
             service: None,

@@ -5,7 +5,10 @@ use serde::Serialize;
 
 use super::limit::{Binding, Limit};
 use crate::node::Taken;
-use crate::statistics::{Histogram, Timeline};
+use crate::statistics::{Histogram, Interval, Timeline};
+
+/// Shares are counts divided by counts.
+pub(super) const ROUNDING: f64 = 1e-12;
 
 /// What came of a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -14,17 +17,17 @@ pub struct FunctionAnswer {
     pub name: String,
     /// Its model; empty: one of its own.
     pub model: String,
-    /// Requests counted.
+    /// Requests counted, of all seeds.
     pub requests: u64,
     /// Of them, late or never answered.
     pub late: u64,
-    /// Of them, the share in time; none without requests.
-    pub attainment: Option<f64>,
+    /// The share in time over seeds; none without requests.
+    pub attainment: Option<Interval>,
     /// How long they may take, ms; none where requests state that themselves.
     pub objective_ms: Option<f64>,
     /// The percentile that has to be in time.
     pub percentile: f64,
-    /// Whether it is.
+    /// Whether it is, at the lower end of the interval.
     pub keeps: bool,
     /// Median latency, ms; none if nothing was answered.
     pub p50_ms: Option<f64>,
@@ -41,9 +44,22 @@ pub struct FunctionAnswer {
     pub billed_gpu_s: f64,
     /// What stands in its way.
     pub limit: Limit,
+    /// What would, if it did not keep its objective.
+    #[serde(skip)]
+    pub why: Limit,
 }
 
-/// What came of a run.
+impl FunctionAnswer {
+    /// It misses by the interval's lower end alone: more seeds may settle it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let reaches = |own: Interval| own.high >= self.percentile / 100.0 - ROUNDING;
+        !self.keeps && self.attainment.is_some_and(reaches)
+    }
+}
+
+/// What came of a point: all of its seeds together. Counts are of all of them; times, GPU hours and money are those of a run,
+/// on average.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
     /// By which rules.
@@ -64,16 +80,20 @@ pub struct Answer {
     pub stopped: bool,
     /// Time counted, s.
     pub counted_s: f64,
+    /// How many seeds.
+    pub seeds: usize,
     /// Requests counted.
     pub requests: u64,
-    /// Of them, the share in time.
-    pub attainment: f64,
+    /// The share in time.
+    pub attainment: Interval,
+    /// The share of functions that keep their objective, seed by seed.
+    pub keeping: Interval,
     /// Functions with requests that were counted.
     pub functions_called: usize,
-    /// Of them, those that keep their objective.
+    /// Of them, those that keep their objective at the lower end of their interval.
     pub functions_keeping: usize,
     /// The share of time that GPUs are taken.
-    pub gpu_busy: f64,
+    pub gpu_busy: Interval,
     /// The share of taken time that loads add to execution.
     pub gpu_swapping: f64,
     /// GPUs taken at once, mean.
@@ -108,13 +128,13 @@ pub struct Answer {
 /// What plots are made of.
 #[derive(Clone, Debug)]
 pub struct Detail {
-    /// Latencies of each function of the answer; none ran: empty.
+    /// Latencies of each function of the answer, of all seeds; none ran: empty.
     pub latencies: Vec<Histogram>,
     /// Objective of each function.
     pub objectives: Vec<Option<Span>>,
-    /// How busy GPUs were over the whole run.
+    /// How busy GPUs were over the whole run, of the first seed.
     pub timeline: Timeline,
-    /// Every stretch in which a GPU was taken, by the time of its end; functions are places in the answer.
+    /// Every stretch in which a GPU was taken, of the first seed, by the time of its end; functions are places in the answer.
     pub taken: Vec<Taken>,
 }
 
@@ -124,13 +144,6 @@ impl Answer {
     pub const fn holds(&self) -> bool {
         !self.stopped && self.functions_keeping == self.functions_called
     }
-}
-
-/// The fewest GPUs with which every objective holds, of runs under the same rule; of runs that were not stopped.
-#[must_use]
-pub fn fewest_gpus(answers: &[Answer], rule: &str) -> Option<u32> {
-    let holding = answers.iter().filter(|own| own.rule == rule && own.holds());
-    holding.map(|own| own.gpus).min()
 }
 
 /// All runs of a sweep; what plots are made of is kept of one.
@@ -153,7 +166,7 @@ impl Runs {
                 if own.holds() {
                     own.rate_scale
                 } else {
-                    own.attainment
+                    own.attainment.low
                 }
             };
             let order = key(&answer).cmp(&key(shown));
@@ -185,7 +198,7 @@ impl Runs {
 
 impl Detail {
     /// Not the timeline, which is small.
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.latencies = Vec::new();
         self.taken = Vec::new();
     }

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::place::{ABOVE_ZERO, InputError, NOT_NEGATIVE, POSITIVE, Text, ZERO_OR_MORE};
+use super::place::{ABOVE_ZERO, InputError, NOT_NEGATIVE, POSITIVE, Text, ZERO_OR_MORE, nearest};
 use crate::node::Hardware;
 use crate::statistics::Percentile;
 
@@ -32,6 +32,7 @@ struct GoalText {
     objective_ms: Option<Spanned<f64>>,
     objective_factor: Option<Spanned<f64>>,
     percentile: Option<Spanned<f64>>,
+    work: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -58,6 +59,7 @@ struct FunctionText {
     objective_ms: Option<Spanned<f64>>,
     objective_factor: Option<Spanned<f64>>,
     percentile: Option<Spanned<f64>>,
+    work: Option<Spanned<String>>,
 }
 
 /// An objective as it is written: the longer of both.
@@ -67,6 +69,27 @@ pub struct Objective {
     pub ms: f64,
     /// In multiples of the function's execution; 0: not said.
     pub factor: f64,
+}
+
+/// By what the executions of a function's requests differ. A trace's times are of the hardware it was taken on; the file
+/// of functions states what the user's GPUs take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Times {
+    /// By nothing but noise: each takes the function's execution.
+    Stated,
+    /// Each takes what the trace says of it: its service time, or its tokens by the model's times for them.
+    Trace,
+    /// Their mean is the function's execution, and they differ from it by the factors by which the trace's do from theirs.
+    #[default]
+    Relative,
+}
+
+impl Times {
+    const NAMES: [(&str, Self); 3] = [
+        ("stated", Self::Stated),
+        ("trace", Self::Trace),
+        ("trace-relative", Self::Relative),
+    ];
 }
 
 /// What is said of functions; what is not said is left to others.
@@ -82,6 +105,8 @@ pub struct Goal {
     pub objective: Option<Objective>,
     /// How many of them.
     pub percentile: Option<Percentile>,
+    /// By what its requests' executions differ.
+    pub times: Option<Times>,
 }
 
 /// A model.
@@ -157,6 +182,11 @@ impl Reader<'_> {
                 .as_ref()
                 .map(|value| self.percentile(value))
                 .transpose()?,
+            times: said
+                .work
+                .as_ref()
+                .map(|name| self.times(name))
+                .transpose()?,
         })
     }
 
@@ -174,6 +204,15 @@ impl Reader<'_> {
             .map_err(|_| self.text.wrong(value.span(), &percent.to_string(), allowed))
     }
 
+    fn times(&self, name: &Spanned<String>) -> Result<Times, InputError> {
+        let found = Times::NAMES.iter().find(|own| own.0 == name.get_ref());
+        found.map(|own| own.1).ok_or_else(|| {
+            let found = format!("{:?}", name.get_ref());
+            let allowed = "\"stated\", \"trace\" or \"trace-relative\"";
+            self.text.wrong(name.span(), &found, allowed)
+        })
+    }
+
     fn model(&self, name: &Spanned<String>) -> Result<usize, InputError> {
         let found = self
             .models
@@ -188,7 +227,10 @@ impl Reader<'_> {
             let allowed = if names.is_empty() {
                 "a [[model]] of that name".to_owned()
             } else {
-                format!("one of {}", names.join(", "))
+                match nearest(name.get_ref(), names.iter().copied()) {
+                    Some(near) => format!("{near:?}, or another one of {},", names.join(", ")),
+                    None => format!("one of {}", names.join(", ")),
+                }
             };
             let found = format!("{:?}", name.get_ref());
             self.text.wrong(name.span(), &found, &allowed)
@@ -269,6 +311,7 @@ impl Functions {
                 objective_ms: function.objective_ms,
                 objective_factor: function.objective_factor,
                 percentile: function.percentile,
+                work: function.work,
             };
             patterns.push(Pattern {
                 name: function.name.into_inner(),

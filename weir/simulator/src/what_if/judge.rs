@@ -4,13 +4,13 @@ use policy::pool::billing::Bill;
 use policy::{Span, Time};
 
 use super::answer::{Answer, Detail, FunctionAnswer};
-use super::called::Called;
+use super::called::{Called, Each};
 use super::cluster::Cluster;
-use super::limit::{Binding, Signs, Whole};
+use super::limit::{Binding, Limit, Signs, Whole};
 use super::scenario::{Point, Scenario};
 use crate::node::outcome::part;
 use crate::node::{Hosting, NodeOutcome, Outcome, Taken};
-use crate::statistics::{Percentile, Timeline};
+use crate::statistics::{Interval, Percentile, Timeline, Unit};
 
 /// Steps of the timeline of busy slots: between half of that and that many.
 const BINS: usize = 240;
@@ -32,6 +32,11 @@ fn mean_ms(sum: Span, count: u64) -> f64 {
 
 fn ms(span: Span) -> f64 {
     span.as_secs_f64() * 1e3
+}
+
+#[expect(clippy::cast_precision_loss, reason = "one or two")]
+fn part_of(nodes: usize) -> f64 {
+    nodes.max(1) as f64
 }
 
 /// The most that are taken at once.
@@ -56,7 +61,6 @@ pub(super) fn judge(
     scenario: &Scenario<'_>,
     point: Point,
     cluster: &Cluster,
-    kept: &[usize],
     outcome: &Outcome,
     from: Time,
     until: Time,
@@ -75,14 +79,12 @@ pub(super) fn judge(
     let mut node_added = vec![Span::ZERO; nodes];
     let mut taken = outcome.taken.clone();
     for own in &mut taken {
-        own.function = u32::try_from(kept[own.function as usize]).unwrap_or(u32::MAX);
         own.from = own.from.max(from);
         own.loaded = own.loaded.clamp(own.from, own.to);
         let at = own.function as usize;
         let busy = own.to.since(own.from);
-        let execution = scenario.called[at].execution;
         let added = if own.loaded > own.from {
-            busy.less(execution)
+            busy.less(own.execution)
         } else {
             Span::ZERO
         };
@@ -102,34 +104,27 @@ pub(super) fn judge(
         }
     }
     let share = |busy: Span| part(busy.0, counted.0) / f64::from(point.gpus);
-    let arrived = scenario.arrived(point.rate_scale, from, until);
-    let mut place = vec![None; scenario.called.len()];
-    for (number, &at) in kept.iter().enumerate() {
-        place[at] = Some(number);
-    }
     let mut functions = Vec::with_capacity(scenario.called.len());
     let mut latencies = Vec::with_capacity(scenario.called.len());
-    let mut limits = Vec::with_capacity(scenario.called.len());
     for (at, own) in scenario.called.iter().enumerate() {
-        let ran = place[at];
-        let (requests, late, loads, refused) = match ran.map(|number| outcome.functions[number]) {
-            Some(of) => (of.requests, of.late, of.loads, of.refused > 0),
-            // No room for it: all of its requests are late.
-            None => (arrived[own.place], arrived[own.place], 0, true),
-        };
-        let histogram = ran
-            .map(|number| outcome.models[number].clone())
-            .unwrap_or_default();
-        if is_swapped && ran.is_some() {
+        let of = outcome.functions[at];
+        let (requests, late, loads) = (of.requests, of.late, of.loads);
+        let histogram = outcome.models[at].clone();
+        let homes = outcome.places[at].into_iter().flatten();
+        let homes: Vec<usize> = homes.map(|node| node as usize).collect();
+        if is_swapped && !homes.is_empty() {
             used[at].bill.resident(from);
         }
-        let node = ran.unwrap_or(0) % nodes;
+        // One that two nodes hold has them both.
+        let of_homes = |spans: &[Span]| Span(homes.iter().map(|&node| spans[node].0).sum());
+        let (home_busy, home_added) = (of_homes(&node_busy), of_homes(&node_added));
         let swapped = cluster.swapped(own.weights_mb, own.execution);
         let keeps = own.percentile.kept(requests - late, requests);
         let busy_ms = mean_ms(used[at].busy, used[at].requests);
         let signs = Signs {
-            keeps,
-            refused,
+            // Asked as if it did not: seeds may keep one by one and not together.
+            keeps: false,
+            refused: of.refused > 0,
             execution_ms: ms(own.execution),
             swapped_ms: if is_swapped {
                 ms(swapped)
@@ -139,22 +134,22 @@ pub(super) fn judge(
             objective_ms: ms(own.objective),
             may_be_late: 1.0 - f64::from(own.percentile.thousandths()) / 1e5,
             loads: part(loads, requests),
-            busy: share(node_busy[node]),
-            node_swaps: part(node_added[node].0, node_busy[node].0),
+            busy: share(home_busy) / part_of(homes.len()),
+            node_swaps: part(home_added.0, home_busy.0),
             loading_ms: mean_ms(used[at].added, used[at].requests),
             waiting_ms: histogram
                 .mean()
                 .map_or(0.0, |mean| (ms(mean) - busy_ms).max(0.0)),
         };
-        let limit = signs.limit();
-        limits.push((limit, late));
+        let why = signs.limit();
+        let limit = if keeps { Limit::Nothing } else { why };
         let latency = |percentile| histogram.percentile(percentile).map(ms);
         functions.push(FunctionAnswer {
             name: own.name.clone(),
             model: own.model.clone(),
             requests,
             late,
-            attainment: (requests > 0).then(|| part(requests - late, requests)),
+            attainment: (requests > 0).then(|| Interval::one(part(requests - late, requests))),
             objective_ms: (!own.by_request).then(|| ms(own.objective)),
             percentile: f64::from(own.percentile.thousandths()) / 1e3,
             keeps,
@@ -165,6 +160,7 @@ pub(super) fn judge(
             loads: part(loads, requests),
             billed_gpu_s: used[at].bill.charge(until).gpu_time().as_secs_f64(),
             limit,
+            why,
         });
         latencies.push(histogram);
     }
@@ -173,6 +169,7 @@ pub(super) fn judge(
     let added = node_added.iter().map(|added| added.0).sum();
     let requests: u64 = functions.iter().map(|own| own.requests).sum();
     let late: u64 = functions.iter().map(|own| own.late).sum();
+    let limits: Vec<(Limit, u64)> = functions.iter().map(|own| (own.limit, own.late)).collect();
     let called = functions.iter().filter(|own| own.requests > 0);
     let keeping = called.clone().filter(|own| own.keeps).count();
     let functions_called = called.count();
@@ -203,10 +200,12 @@ pub(super) fn judge(
         stopped: outcome.stopped,
         counted_s: counted.as_secs_f64(),
         requests,
-        attainment: part(requests - late, requests),
+        seeds: 1,
+        attainment: Interval::one(part(requests - late, requests)),
+        keeping: Interval::one(part(keeping as u64, functions_called as u64)),
         functions_called,
         functions_keeping: keeping,
-        gpu_busy,
+        gpu_busy: Interval::one(gpu_busy),
         gpu_swapping,
         slots_mean: gpu_busy * f64::from(gpus),
         slots_peak: peak(&taken),
@@ -234,9 +233,11 @@ pub(super) fn judge(
 }
 
 /// What a reader should know of how a run was made.
+#[expect(clippy::cast_precision_loss, reason = "counts to be read")]
 fn notes(scenario: &Scenario<'_>) -> Vec<String> {
     let mut notes = Vec::new();
-    let varied = |own: &&Called| own.varies.is_some_and(|varies| varies > 0.3);
+    let varied =
+        |own: &&Called| own.each == Each::Mean && own.varies.is_some_and(|varies| varies > 0.3);
     let (count, most) = scenario
         .called
         .iter()
@@ -244,11 +245,49 @@ fn notes(scenario: &Scenario<'_>) -> Vec<String> {
         .fold((0, 0.0_f64), |(count, most), own| {
             (count + 1, most.max(own.varies.unwrap_or(0.0)))
         });
+    let functions = |count: usize| Unit::Functions.write(count as f64);
     if count > 0 {
         notes.push(format!(
-            "The trace's service times vary within {count} functions by more than 30 % of their mean (up to {:.0} %); \
-             a run takes the mean, so tails are too kind.",
+            "The trace's service times vary within {} by more than 30 % of their mean (up to {:.0} %); a run takes the \
+             mean, as work = \"stated\" asks, so tails are too kind.",
+            functions(count),
             most * 100.0
+        ));
+    }
+    let relative = |own: &&Called| matches!(own.each, Each::Service(by) if (by - 1.0).abs() > 1e-6);
+    let count = scenario.called.iter().filter(relative).count();
+    if count > 0 {
+        notes.push(format!(
+            "Executions of {} have the mean that the file of functions states and differ as the trace's service times do; \
+             work = \"stated\" leaves the differences out, work = \"trace\" takes the trace's times as they are.",
+            functions(count)
+        ));
+    }
+    let count = scenario
+        .called
+        .iter()
+        .filter(|own| own.tokens_unused)
+        .count();
+    if count > 0 {
+        notes.push(format!(
+            "The trace tells tokens of {}, but the model has no ms_per_input_token or ms_per_output_token: every request \
+             takes the mean, so tails are too kind.",
+            functions(count)
+        ));
+    }
+    if !scenario.unused.is_empty() {
+        const NAMED: usize = 5;
+        let named = scenario.unused.iter().take(NAMED);
+        let named: Vec<String> = named.map(|name| format!("{name:?}")).collect();
+        let more = scenario.unused.len() - named.len();
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        notes.push(format!(
+            "No function of the trace has the name of a [[function]] {}{more}.",
+            named.join(", ")
         ));
     }
     notes
@@ -279,6 +318,7 @@ mod tests {
                         function: 0,
                         from: Time(from),
                         loaded: Time(from),
+                        execution: Span::ZERO,
                         to: Time(to),
                     }
                 })

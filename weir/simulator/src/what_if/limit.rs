@@ -178,10 +178,14 @@ impl Binding {
             };
         }
         let all: usize = late.iter().map(|own| own.1).sum();
-        let missing = format!(
-            "{all} of {} functions miss their objectives",
-            whole.functions
-        );
+        let missing = if all == 1 {
+            format!("1 of {} functions misses its objective", whole.functions)
+        } else {
+            format!(
+                "{all} of {} functions miss their objectives",
+                whole.functions
+            )
+        };
         let most = if functions == all {
             String::new()
         } else {

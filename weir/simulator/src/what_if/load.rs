@@ -15,6 +15,8 @@ pub struct Window {
     pub from: Time,
     /// For how long.
     pub length: Span,
+    /// At most so many requests of it.
+    pub most: usize,
 }
 
 impl Default for Window {
@@ -23,6 +25,7 @@ impl Default for Window {
         Self {
             from: Time::ZERO,
             length: Span(u64::MAX),
+            most: REQUESTS_MAX,
         }
     }
 }
@@ -34,6 +37,8 @@ pub struct Request {
     pub at: Time,
     /// Its own objective; zero: it has none.
     pub objective: Span,
+    /// What the trace says that it asks for.
+    pub work: Work,
     /// Place in [`Load::functions`].
     pub function: u32,
 }
@@ -90,7 +95,8 @@ pub enum LoadError {
     Trace(#[from] TraceError),
     /// There is too much of it.
     #[error(
-        "there are more than {REQUESTS_MAX} requests: at most that many are kept, so a shorter window is needed"
+        "there are more than {REQUESTS_MAX} requests: at most that many are kept, of all seeds that draw arrivals of their own, so a \
+         shorter window (--seconds) or fewer --seeds are needed"
     )]
     TooMany,
     /// There is nothing of it.
@@ -147,7 +153,10 @@ impl Load {
                 return Err(LoadError::Stopped);
             }
             if arrival.at >= window.from {
-                load.add(&arrival, window.from)?;
+                if load.requests.len() >= window.most {
+                    return Err(LoadError::TooMany);
+                }
+                load.add(&arrival, window.from);
             }
         }
         let last = load.requests.last().ok_or(LoadError::Empty)?;
@@ -155,14 +164,12 @@ impl Load {
         Ok(load)
     }
 
-    fn add(&mut self, arrival: &Arrival, from: Time) -> Result<(), LoadError> {
-        if self.requests.len() >= REQUESTS_MAX {
-            return Err(LoadError::TooMany);
-        }
+    fn add(&mut self, arrival: &Arrival, from: Time) {
         let objective = arrival.objective.unwrap_or(Span::ZERO);
         self.requests.push(Request {
             at: Time(arrival.at.since(from).0),
             objective,
+            work: arrival.work,
             function: arrival.function,
         });
         if let Some(own) = self.functions.get_mut(arrival.function as usize) {
@@ -183,7 +190,6 @@ impl Load {
                 }
             }
         }
-        Ok(())
     }
 
     /// Functions that are called.
@@ -226,6 +232,7 @@ mod tests {
         let window = Window {
             from: Time(1_000_000_000),
             length: Span::from_secs(2),
+            ..Window::default()
         };
         let load = read(window).unwrap();
         let at: Vec<_> = load.requests.iter().map(|request| request.at.0).collect();
@@ -233,7 +240,18 @@ mod tests {
         assert_eq!(load.called(), 2);
         let from = Time(9_000_000_000);
         let length = Span::from_secs(1);
-        let none = read(Window { from, length });
+        let none = read(Window {
+            from,
+            length,
+            ..Window::default()
+        });
         assert!(matches!(none, Err(LoadError::Empty)));
+        for (most, fits) in [(4, true), (3, false)] {
+            let window = Window {
+                most,
+                ..Window::default()
+            };
+            assert_eq!(read(window).is_ok(), fits, "{most}");
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 mod plots;
 
-use super::answer::{Answer, Runs, fewest_gpus};
+use super::answer::{Answer, Runs};
 use super::sweep::Axis;
 use super::table::{money, number, short, value, worst_first};
+use super::verdict::Arrivals;
 use crate::report::{Attainment, Cell, Column, Figure, Line, Part, Section, Table};
 use crate::statistics::{Interval, Unit};
 
@@ -13,11 +14,11 @@ const ROWS: usize = 1_000;
 
 /// Everything there is to show. `axis`: what was swept.
 #[must_use]
-pub fn sections(runs: &Runs, axis: Option<Axis>) -> Vec<Section> {
+pub fn sections(runs: &Runs, axis: Option<Axis>, arrivals: Arrivals) -> Vec<Section> {
     let Some(shown) = runs.shown() else {
         return Vec::new();
     };
-    let mut sections = vec![answer(runs, shown, axis)];
+    let mut sections = vec![evidence(runs, shown, arrivals)];
     if runs.answers().len() > 1 {
         sections.push(sweep(runs.answers(), axis));
     }
@@ -36,26 +37,15 @@ fn named(own: &Answer) -> String {
     )
 }
 
-/// The fewest GPUs that hold, for each rule that was run.
-#[must_use]
-pub fn fewest(answers: &[Answer]) -> Vec<String> {
-    let mut rules: Vec<&str> = Vec::new();
-    for own in answers {
-        if !rules.contains(&own.rule) {
-            rules.push(own.rule);
-        }
+/// "one seed", "each of 10 seeds".
+pub(super) fn seeds(count: usize) -> String {
+    match count {
+        1 => "one seed".to_owned(),
+        many => format!("each of {many} seeds"),
     }
-    let sentence = |rule: &&str| match fewest_gpus(answers, rule) {
-        Some(gpus) => format!(
-            "{rule}: {} are the fewest of those run with which every objective holds.",
-            Unit::Gpus.write(f64::from(gpus))
-        ),
-        None => format!("{rule}: in no run does every objective hold."),
-    };
-    rules.iter().map(sentence).collect()
 }
 
-fn answer(runs: &Runs, shown: &Answer, axis: Option<Axis>) -> Section {
+fn evidence(runs: &Runs, shown: &Answer, arrivals: Arrivals) -> Section {
     let figure = |name: &str, value, unit, note: String| Figure {
         name: name.to_owned(),
         value,
@@ -65,9 +55,18 @@ fn answer(runs: &Runs, shown: &Answer, axis: Option<Axis>) -> Section {
     let mut figures = vec![
         figure(
             "requests in time",
-            shown.attainment,
+            shown.attainment.mean,
             Unit::Share,
-            format!("of {}", Unit::Count.write(number(shown.requests))),
+            if shown.seeds > 1 && shown.attainment.low < shown.attainment.high {
+                let ends = (shown.attainment.low, shown.attainment.high);
+                format!(
+                    "{}, 95 % interval over {} seeds",
+                    Unit::Share.write_range(ends.0, ends.1),
+                    shown.seeds
+                )
+            } else {
+                format!("under {}", seeds(shown.seeds))
+            },
         ),
         figure(
             "functions that keep their objective",
@@ -76,7 +75,15 @@ fn answer(runs: &Runs, shown: &Answer, axis: Option<Axis>) -> Section {
                 shown.functions_keeping as f64
             },
             Unit::Count,
-            format!("of {}", shown.functions_called),
+            format!(
+                "of {}{}",
+                shown.functions_called,
+                if shown.seeds > 1 {
+                    ", at their intervals' worse ends"
+                } else {
+                    ""
+                }
+            ),
         ),
         figure(
             "GPUs taken, mean",
@@ -98,63 +105,48 @@ fn answer(runs: &Runs, shown: &Answer, axis: Option<Axis>) -> Section {
         });
         figures.push(figure("cost an hour", hour, Unit::Plain, note));
     }
-    let mut text = Vec::new();
+    let mut text: Vec<String> = Vec::new();
+    if shown.seeds > 1 {
+        text.push(arrivals.sentence().to_owned());
+    }
     if runs.answers().len() > 1 {
-        if axis.is_none_or(|axis| matches!(axis, Axis::Gpus | Axis::Nodes)) {
-            text.extend(fewest(runs.answers()));
-        }
         text.push(format!("Shown below: {}.", named(shown)));
     }
-    text.push(shown.binding.sentence.clone());
     if shown.stopped {
         text.push("Stopped before the end: this is of the time until then.".to_owned());
     }
     text.extend(shown.notes.iter().cloned());
     Section {
-        title: format!("What binds: {}", shown.binding.limit.name()),
+        title: "What it rests on".to_owned(),
         text: text.join(" "),
         parts: vec![Part::Figures(figures)],
     }
 }
 
-const fn exact(share: f64) -> Interval {
-    Interval {
-        mean: share,
-        low: share,
-        high: share,
-        seeds: 1,
-    }
-}
-
 fn sweep(answers: &[Answer], axis: Option<Axis>) -> Section {
-    let keeping = |own: &Answer| {
-        #[expect(clippy::cast_precision_loss, reason = "a ratio of counts")]
-        let share = own.functions_keeping as f64 / own.functions_called.max(1) as f64;
-        share
-    };
     let mut rules: Vec<&str> = answers.iter().map(|own| own.rule).collect();
     rules.sort_unstable();
     rules.dedup();
-    let line = |name: String, rule: &str, of: &dyn Fn(&Answer) -> f64| Line {
+    let line = |name: String, rule: &str, of: fn(&Answer) -> Interval| Line {
         name,
         points: answers
             .iter()
             .filter(|own| own.rule == rule)
-            .map(|own| (value(own, axis), exact(of(own))))
+            .map(|own| (value(own, axis), of(own)))
             .collect(),
     };
     let (share_name, lines) = if let [rule] = rules.as_slice() {
-        let requests = line("requests in time".to_owned(), rule, &|own| own.attainment);
+        let requests = line("requests in time".to_owned(), rule, |own| own.attainment);
         let functions = line(
             "functions that keep their objective".to_owned(),
             rule,
-            &keeping,
+            |own| own.keeping,
         );
         ("share", vec![requests, functions])
     } else {
         let lines = rules
             .iter()
-            .map(|rule| line((*rule).to_owned(), rule, &keeping));
+            .map(|rule| line((*rule).to_owned(), rule, |own| own.keeping));
         ("functions that keep their objective", lines.collect())
     };
     let load_name = axis.map_or("GPUs", Axis::title).to_owned();
@@ -174,7 +166,7 @@ fn sweep(answers: &[Answer], axis: Option<Axis>) -> Section {
             Cell::Text(own.rule.to_owned()),
             Cell::Text(own.binding.limit.name().to_owned()),
             Cell::Number(value(own, axis), Unit::Plain),
-            Cell::Number(own.attainment, Unit::Share),
+            Cell::Interval(own.attainment, Unit::Share),
             Cell::Text(format!(
                 "{} of {}",
                 own.functions_keeping, own.functions_called
@@ -206,7 +198,7 @@ fn sweep(answers: &[Answer], axis: Option<Axis>) -> Section {
     }));
     Section {
         title: "All runs".to_owned(),
-        text: "One seed, the same arrivals in every run.".to_owned(),
+        text: "Every run has the same seeds, and so the same arrivals.".to_owned(),
         parts,
     }
 }
@@ -226,7 +218,8 @@ fn functions(shown: &Answer) -> Section {
             Cell::Text(own.model.clone()),
             Cell::Number(number(own.requests), Unit::Count),
             own.attainment
-                .map_or(Cell::Nothing, |share| Cell::Number(share, Unit::Share)),
+                .map_or(Cell::Nothing, |share| Cell::Interval(share, Unit::Share)),
+            Cell::Number(own.percentile / 100.0, Unit::Share),
             ms(own.p50_ms),
             ms(own.at_percentile_ms),
             ms(own.objective_ms),
@@ -252,6 +245,7 @@ fn functions(shown: &Answer) -> Section {
                 Column::text("model"),
                 Column::number("requests"),
                 Column::number("in time"),
+                Column::number("needed"),
                 Column::number("median"),
                 Column::number("at percentile"),
                 Column::number("objective"),

@@ -32,7 +32,7 @@ impl Text<'_> {
         toml::from_str(self.text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let key = self.key(span.start);
-            let message = error.message().replace('\n', ", ");
+            let message = with_nearest(error.message().replace('\n', ", "));
             let what = if key.is_empty() || message.contains("unknown field") {
                 message
             } else {
@@ -108,14 +108,53 @@ impl Text<'_> {
     }
 }
 
+/// Adds the key that was meant to what is said of one that is not known, if one is near.
+fn with_nearest(message: String) -> String {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let Some(found) = names
+        .next()
+        .filter(|_| message.starts_with("unknown field"))
+    else {
+        return message;
+    };
+    match nearest(found, names) {
+        Some(name) => format!("{message}: did you mean `{name}`?"),
+        None => message,
+    }
+}
+
+/// The name with the fewest letters to change, of those with at most a third of them; the first of equals.
+pub(crate) fn nearest<'a>(found: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let far = |name: &str| distance(found, name);
+    let near = names.map(|name| (far(name), name));
+    let near = near.filter(|&(far, name)| far * 3 <= name.chars().count());
+    near.min_by_key(|own| own.0).map(|own| own.1)
+}
+
+/// How many letters have to be put in, left out or changed.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, letter) in one.chars().enumerate() {
+        let mut before = at;
+        row[0] = at + 1;
+        for (to, own) in other.iter().enumerate() {
+            let changed = before + usize::from(letter != *own);
+            before = row[to + 1];
+            row[to + 1] = changed.min(row[to] + 1).min(before + 1);
+        }
+    }
+    row[other.len()]
+}
+
 /// Above zero, up to a bound that no machine has.
 pub(crate) const POSITIVE: Range<f64> = f64::MIN_POSITIVE..1e12;
 /// The same in words.
-pub(crate) const ABOVE_ZERO: &str = "a number above 0";
+pub(crate) const ABOVE_ZERO: &str = "a number above 0 and below 1e12";
 /// Zero, or more.
 pub(crate) const NOT_NEGATIVE: Range<f64> = 0.0..1e12;
 /// The same in words.
-pub(crate) const ZERO_OR_MORE: &str = "a number from 0";
+pub(crate) const ZERO_OR_MORE: &str = "a number from 0 and below 1e12";
 
 #[cfg(test)]
 mod tests {
@@ -163,7 +202,50 @@ mod tests {
         let wrong = text.number(&rate, POSITIVE, ABOVE_ZERO).unwrap_err();
         assert_eq!(
             wrong.to_string(),
-            "b: line 2: inner.rate is -1: a number above 0 is needed"
+            "b: line 2: inner.rate is -1: a number above 0 and below 1e12 is needed"
         );
+    }
+
+    /// By its definition.
+    fn naive(one: &[char], other: &[char]) -> usize {
+        match (one, other) {
+            ([], rest) | (rest, []) => rest.len(),
+            ([a, one_rest @ ..], [b, other_rest @ ..]) => {
+                let changed = naive(one_rest, other_rest) + usize::from(a != b);
+                let fewer = naive(one_rest, other).min(naive(one, other_rest)) + 1;
+                changed.min(fewer)
+            }
+        }
+    }
+
+    #[test]
+    fn the_distance_is_that_of_its_definition() {
+        let words = [
+            "", "a", "gpu", "gpus", "gups", "pairs", "spare", "höst", "host",
+        ];
+        for one in words {
+            for other in words {
+                let letters = |word: &str| word.chars().collect::<Vec<_>>();
+                assert_eq!(
+                    distance(one, other),
+                    naive(&letters(one), &letters(other)),
+                    "{one} {other}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_meant_is_named_if_it_is_near() {
+        let said = error("[inner]\nrats = 1\n").what;
+        assert!(said.ends_with("did you mean `rate`?"), "{said}");
+        let said = error("[inner]\ncolour = 1\n").what;
+        assert!(
+            said.contains("unknown field `colour`") && !said.contains("did you"),
+            "{said}"
+        );
+        let names = ["models_gb", "memory_gb"];
+        assert_eq!(nearest("model_gb", names.into_iter()), Some("models_gb"));
+        assert_eq!(nearest("price", names.into_iter()), None);
     }
 }

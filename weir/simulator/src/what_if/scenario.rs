@@ -1,5 +1,7 @@
 //! A cluster, functions and a load together, and one run of them.
 
+use std::collections::BTreeSet;
+
 use policy::pool::preset::Preset;
 use policy::{Span, Time};
 use thiserror::Error;
@@ -109,6 +111,8 @@ pub struct Scenario<'a> {
     pub noise: Noise,
     /// Keys the random streams.
     pub seed: u64,
+    /// Names in the file of functions that are those of no function of the trace.
+    pub unused: Vec<String>,
 }
 
 impl<'a> Scenario<'a> {
@@ -122,8 +126,12 @@ impl<'a> Scenario<'a> {
         load: &'a Load,
     ) -> Result<Self, WhatIfError> {
         let mut called = Vec::new();
+        let mut used = BTreeSet::new();
         for (place, seen) in load.functions.iter().enumerate() {
             let pattern = functions.pattern(&seen.info.name);
+            if let Some(pattern) = pattern {
+                used.insert(pattern.name.as_str());
+            }
             if seen.requests == 0 || pattern.is_some_and(|pattern| pattern.leave_out) {
                 continue;
             }
@@ -136,6 +144,7 @@ impl<'a> Scenario<'a> {
         if called.len() > FUNCTIONS_MAX {
             return Err(WhatIfError::TooMany(called.len()));
         }
+        let names = functions.patterns.iter().map(|own| own.name.as_str());
         Ok(Self {
             cluster,
             load,
@@ -143,6 +152,10 @@ impl<'a> Scenario<'a> {
             warm_up: 0.1,
             noise: Noise::default(),
             seed: 1,
+            unused: names
+                .filter(|name| !used.contains(name))
+                .map(str::to_owned)
+                .collect(),
         })
     }
 
@@ -169,10 +182,8 @@ impl<'a> Scenario<'a> {
         watch: &mut dyn FnMut(f64) -> bool,
     ) -> Result<Answer, WhatIfError> {
         let cluster = self.at(point);
-        let is_swapped = point.rule.hosting() == Hosting::Swapped;
-        let places = Places::new(&self.called, &cluster, is_swapped);
-        let model = |&at: &usize| self.model(at);
-        let hardware = cluster.hardware(point.gpus, places.kept.iter().map(model).collect());
+        let models = (0..self.called.len()).map(|at| self.model(at));
+        let hardware = cluster.hardware(point.gpus, models.collect());
         let rules = point.rule.0.rules();
         let settings = Settings {
             queue: rules.queue,
@@ -183,17 +194,21 @@ impl<'a> Scenario<'a> {
             hops: cluster.hops,
             ..Settings::default()
         };
-        let functions = places.kept.iter().map(|&at| {
-            let own = &self.called[at];
+        let length = scaled(self.load.length.0, point.rate_scale).max(1_000_000_000);
+        let functions = self.called.iter().enumerate().map(|(at, own)| {
+            #[expect(clippy::cast_precision_loss, reason = "a rate")]
+            let per_minute = own.requests as f64 / (length as f64 / 60e9);
             FunctionInfo {
                 model: Some(at.to_string()),
                 objective: Some(own.objective),
+                percentile: Some(own.percentile),
+                per_minute: Some(per_minute),
                 ..FunctionInfo::named(own.name.clone())
             }
         });
         let workload = Workload {
             functions: functions.collect(),
-            arrivals: self.arrivals(point.rate_scale, &places),
+            arrivals: self.arrivals(point),
         };
         let span = self.counted(point.rate_scale);
         let streams = Streams::new("what-if", self.seed);
@@ -210,15 +225,7 @@ impl<'a> Scenario<'a> {
             },
         )?;
         let until = span.from.after(outcome.counted);
-        Ok(judge(
-            self,
-            point,
-            &cluster,
-            &places.kept,
-            &outcome,
-            span.from,
-            until,
-        ))
+        Ok(judge(self, point, &cluster, &outcome, span.from, until))
     }
 
     /// The cluster at a point.
@@ -266,36 +273,30 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    fn arrivals<'b>(
-        &'b self,
-        scale: f64,
-        places: &'b Places,
-    ) -> impl Iterator<Item = Result<Arrival, TraceError>> + 'b {
+    fn arrivals(&self, point: Point) -> impl Iterator<Item = Result<Arrival, TraceError>> + '_ {
+        let scale = point.rate_scale;
+        let is_native = point.rule.hosting() != Hosting::Swapped;
         let mut of_trace = vec![None; self.load.functions.len()];
-        for (function, &at) in (0..).zip(&places.kept) {
-            let own = &self.called[at];
-            of_trace[own.place] = Some((function, own.by_request));
+        for (function, own) in (0..).zip(&self.called) {
+            let by = if is_native { own.native_part() } else { 1.0 };
+            of_trace[own.place] = Some((function, own, by));
         }
         self.load.requests.iter().filter_map(move |request| {
-            let (function, by_request) = of_trace[request.function as usize]?;
-            let own = (by_request && request.objective > Span::ZERO).then_some(request.objective);
+            let (function, called, by) = of_trace[request.function as usize]?;
+            let own =
+                (called.by_request && request.objective > Span::ZERO).then_some(request.objective);
             Some(Ok(Arrival {
                 at: Time(scaled(request.at.0, scale)),
                 function,
-                work: Work::Unstated,
+                work: called
+                    .each
+                    .execution(request.work)
+                    .map_or(Work::Unstated, |takes| {
+                        Work::Service(Span(scaled(takes.0, 1.0 / by)))
+                    }),
                 objective: own,
             }))
         })
-    }
-
-    /// Requests that arrive between two times, by place in [`Load::functions`].
-    pub(super) fn arrived(&self, scale: f64, from: Time, until: Time) -> Vec<u64> {
-        let mut counts = vec![0; self.load.functions.len()];
-        for request in &self.load.requests {
-            let at = Time(scaled(request.at.0, scale));
-            counts[request.function as usize] += u64::from(at >= from && at < until);
-        }
-        counts
     }
 }
 
@@ -310,32 +311,5 @@ fn scaled(nanos: u64, by: f64) -> u64 {
         nanos
     } else {
         libm::round(nanos as f64 / by) as u64
-    }
-}
-
-/// Which functions have a place in memory.
-struct Places {
-    /// Places in [`Scenario::called`].
-    kept: Vec<usize>,
-}
-
-impl Places {
-    /// Function number n of those that are kept is on node n mod nodes; a function that its node has no room for is
-    /// not kept. Processes that have GPUs to themselves are bound by the run.
-    fn new(called: &[Called], cluster: &Cluster, is_swapped: bool) -> Self {
-        let nodes = cluster.nodes as usize;
-        let mut hosts = vec![0.0; nodes];
-        let mut kept: Vec<usize> = Vec::new();
-        for (at, own) in called.iter().enumerate() {
-            let host = &mut hosts[kept.len() % nodes];
-            let fits = !is_swapped
-                || (own.weights_mb <= cluster.node.models_gb * 1e3
-                    && *host + own.weights_mb <= cluster.node.host_gb * 1e3);
-            if fits {
-                *host += own.weights_mb;
-                kept.push(at);
-            }
-        }
-        Self { kept }
     }
 }

@@ -4,9 +4,8 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 
 use super::answer::{Answer, FunctionAnswer};
-use super::limit::Limit;
 use super::sweep::Axis;
-use crate::statistics::Unit;
+use crate::statistics::{Interval, Unit};
 
 /// Functions that a table names, worst first.
 const ROWS: usize = 20;
@@ -32,11 +31,11 @@ pub fn runs(answers: &[Answer], axis: Option<Axis>) -> String {
         table.add_row([
             Unit::Plain.write(value(own, axis)),
             own.rule.to_owned(),
-            Unit::Share.write(own.attainment),
+            share(own.attainment),
             format!("{} of {}", own.functions_keeping, own.functions_called),
             Unit::Plain.write(own.slots_mean),
             own.slots_peak.to_string(),
-            Unit::Share.write(own.gpu_busy),
+            Unit::Share.write(own.gpu_busy.mean),
             Unit::Plain.write(number(own.loads)),
             money(own.cost_per_hour),
             format!(
@@ -71,11 +70,16 @@ pub fn value(own: &Answer, axis: Option<Axis>) -> f64 {
 #[must_use]
 pub fn summary(own: &Answer) -> String {
     let mut text = format!(
-        "{}: {} requests in {} counted, {} in time; {} of {} functions keep their objectives.\n",
+        "{}: {} requests in {} counted{}, {} in time; {} of {} functions keep their objectives.\n",
         own.rule,
         Unit::Count.write(number(own.requests)),
         Unit::Nanoseconds.write(own.counted_s * 1e9),
-        Unit::Share.write(own.attainment),
+        if own.seeds > 1 {
+            format!(" under each of {} seeds", own.seeds)
+        } else {
+            String::new()
+        },
+        share(own.attainment),
         own.functions_keeping,
         own.functions_called,
     );
@@ -101,11 +105,6 @@ pub fn summary(own: &Answer) -> String {
         text.push_str(&format!(", {million:.2} a million requests in time"));
     }
     text.push_str(".\n");
-    if own.binding.limit != Limit::Nothing {
-        text.push_str(&format!("What binds: {}. ", own.binding.limit.name()));
-    }
-    text.push_str(&own.binding.sentence);
-    text.push('\n');
     if own.stopped {
         text.push_str("Stopped before the end: this is of the time until then.\n");
     }
@@ -132,8 +131,7 @@ pub fn functions(own: &Answer) -> String {
         table.add_row([
             short(&of.name),
             Unit::Count.write(number(of.requests)),
-            of.attainment
-                .map_or_else(|| "–".to_owned(), |share| Unit::Share.write(share)),
+            of.attainment.map_or_else(|| "–".to_owned(), share),
             span(of.p50_ms),
             format!("{} (p{})", span(of.at_percentile_ms), of.percentile),
             of.objective_ms
@@ -161,7 +159,7 @@ pub fn worst_first(own: &Answer) -> Vec<usize> {
     let mut order: Vec<usize> = (0..own.functions.len())
         .filter(|&at| own.functions[at].requests > 0)
         .collect();
-    let key = |of: &FunctionAnswer| of.attainment.unwrap_or(1.0);
+    let key = |of: &FunctionAnswer| of.attainment.map_or(1.0, |share| share.low);
     order.sort_by(|&one, &other| {
         let (one, other) = (&own.functions[one], &own.functions[other]);
         one.keeps
@@ -182,6 +180,17 @@ pub(super) fn short(name: &str) -> String {
     let begin: String = name.chars().take(13).collect();
     let end: String = name.chars().skip(count - 13).collect();
     format!("{begin}…{end}")
+}
+
+/// The mean with its interval, where seeds differ.
+fn share(own: Interval) -> String {
+    let mean = Unit::Share.write(own.mean);
+    let ends = Unit::Share.write_range(own.low, own.high);
+    if own.low == own.high {
+        mean
+    } else {
+        format!("{mean} ({ends})")
+    }
 }
 
 fn span(ms: Option<f64>) -> String {

@@ -279,6 +279,7 @@ pub(crate) fn report(word: &str) -> Report {
         parts,
     };
     Report {
+        answer: vec![(word.to_owned(), word.to_owned())],
         title: format!("One node, from 160 to 640 functions{word}"),
         scenario: format!(
             "torpor-node: four GPUs of 32 GB, functions swapped between host and device.{word}"

@@ -56,12 +56,23 @@ pub(super) fn latencies(shown: &Answer) -> Section {
     };
     Section {
         title: "Latencies".to_owned(),
-        text: format!("{many}Only what was answered; {}.", named(shown)),
+        text: format!(
+            "{many}Only what was answered, {}; {}.",
+            seeds(shown),
+            named(shown)
+        ),
         parts: vec![Part::Latencies(Latencies {
             title: "Share of requests answered within a latency".to_owned(),
             percentile: percentile.unwrap_or(Percentile::P98),
             curves,
         })],
+    }
+}
+
+fn seeds(shown: &Answer) -> String {
+    match shown.seeds {
+        1 => "under one seed".to_owned(),
+        many => format!("of all {many} seeds"),
     }
 }
 
@@ -78,6 +89,11 @@ pub(super) fn slots(shown: &Answer) -> Section {
     };
     let mut section = Section {
         title: "GPUs over time".to_owned(),
+        text: if shown.seeds > 1 {
+            "Under the first seed.".to_owned()
+        } else {
+            String::new()
+        },
         ..Section::default()
     };
     if slots > SLOTS {

@@ -1,0 +1,157 @@
+//! Signals: the first asks for what is done by then, the second ends it at once.
+
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::folder::Folder;
+
+/// Far more than is done by then.
+const ENDLESS: [&str; 8] = [
+    "--generate",
+    "torpor-node",
+    "--count",
+    "100",
+    "--sweep",
+    "rate-scale=0.5..100..0.5",
+    "--seeds=2",
+    "--json",
+];
+
+#[test]
+fn a_signal_gives_what_was_done() {
+    let folder = Folder::new();
+    folder.write("cluster.toml", "like = \"torpor\"\n");
+    folder.write("functions.toml", "models = \"torpor\"\n");
+    for signal in [Signal::INT, Signal::TERM] {
+        // Nothing shows from outside when the first run begins: with ever more patience.
+        let whole = [500, 2_000, 8_000, 30_000]
+            .into_iter()
+            .find_map(|patience| {
+                let output = signalled_after(folder.command(&ENDLESS), signal, patience);
+                assert_eq!(output.status.code(), Some(130), "{signal:?}");
+                if output.stdout.is_empty() {
+                    let stderr = String::from_utf8_lossy(&output.stderr);
+                    let said = "interrupted while the trace was read";
+                    assert!(stderr.contains(said), "{stderr}");
+                    return None;
+                }
+                Some(serde_json::from_slice::<Value>(&output.stdout).unwrap())
+            });
+        let whole = whole.expect("a run is begun");
+        assert_eq!(whole["interrupted"], true);
+        let runs = whole["runs"].as_array().unwrap();
+        assert!(!runs.is_empty() && runs.len() < 200, "{}", runs.len());
+        let last = &runs[runs.len() - 1];
+        assert_eq!(last["stopped"], true, "the last is not whole: {last}");
+    }
+}
+
+#[test]
+fn a_signal_gives_the_experiments_done_by_then() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args([
+        "simulate",
+        "experiment",
+        "--all",
+        "--seeds",
+        "1000",
+        "--json",
+    ]);
+    let output = signalled_after(command, Signal::TERM, 500);
+    assert_eq!(output.status.code(), Some(130));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said = "interrupted: these are the claims that were run by then";
+    assert!(stderr.contains(said), "{stderr}");
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let claim: Value = serde_json::from_str(line).unwrap();
+        assert!(claim.is_object(), "{line}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let folder = Folder::new();
+    let pipe = folder.path("pipe.csv");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for signals in [
+        [Signal::INT, Signal::INT],
+        [Signal::TERM, Signal::TERM],
+        [Signal::TERM, Signal::INT],
+    ] {
+        // Nobody writes, so what reads it never looks whether it is to end.
+        let mut child = begun(folder.command(&["--trace", &pipe]));
+        kill(&child, signals[0]);
+        std::thread::park_timeout(Duration::from_millis(300));
+        assert!(child.try_wait().unwrap().is_none(), "one only asks");
+        kill(&child, signals[1]);
+        let begin = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{signals:?}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn an_interrupted_trace_is_not_written() {
+    let folder = Folder::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.current_dir(folder.0.path());
+    command.args(["simulate", "--generate", "torpor-node", "--count", "100000"]);
+    command.args(["--write-trace", "out.csv"]);
+    let before = files(&folder);
+    let output = signalled_after(command, Signal::TERM, 300);
+    assert_eq!(output.status.code(), Some(130));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("no trace was written"), "{stderr}");
+    assert_eq!(files(&folder), before);
+}
+
+fn files(folder: &Folder) -> Vec<String> {
+    let all = fs::read_dir(folder.0.path()).unwrap();
+    let mut names: Vec<String> = all
+        .map(|own| own.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Started, and listening for signals.
+fn begun(mut command: Command) -> Child {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    // It listens before it has a thread of its own to run on.
+    let threads = format!("/proc/{}/task", child.id());
+    while fs::read_dir(&threads).map_or(0, Iterator::count) < 2 {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "it does not begin"
+        );
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    child
+}
+
+fn kill(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+fn signalled_after(command: Command, signal: Signal, milliseconds: u64) -> Output {
+    let child = begun(command);
+    std::thread::park_timeout(Duration::from_millis(milliseconds));
+    kill(&child, signal);
+    child.wait_with_output().unwrap()
+}

@@ -1,0 +1,341 @@
+//! What is wrong is told with file, line and key, and with what is allowed: exit code 2, and nothing is written.
+
+use std::fs;
+use std::process::Command;
+
+use super::folder::{CLUSTER, FUNCTIONS, Folder, refusal};
+
+/// What one change to a file leads to.
+fn spoiled(file: &str, text: &str, changes: &[(&str, &str, &str)]) {
+    let folder = Folder::new();
+    for (from, to, said) in changes {
+        assert!(text.contains(from), "{from}");
+        folder.write(file, &text.replacen(from, to, 1));
+        let output = folder.run(&["--html", "page.html"]);
+        let told = refusal(&output);
+        assert!(told.contains(file) && told.contains(said), "{to}: {told}");
+        assert!(fs::metadata(folder.path("page.html")).is_err(), "{to}");
+    }
+}
+
+#[test]
+fn a_broken_cluster_is_told_with_line_and_key() {
+    let number = "a number above 0 and below 1e12 is needed";
+    spoiled(
+        "cluster.toml",
+        CLUSTER,
+        &[
+            (
+                "gpus = 1",
+                "gpus = 0",
+                "line 3: node.gpus is 0: a whole number from 1 to 64",
+            ),
+            ("gpus = 1", "gpus = -4", "line 3: node.gpus is -4"),
+            ("gpus = 1", "gpus = 65", "line 3: node.gpus is 65"),
+            ("gpus = 1", "gpus = 1.5", "line 3: node.gpus: invalid type"),
+            (
+                "gpus = 1",
+                "gpus = \"one\"",
+                "line 3: node.gpus: invalid type",
+            ),
+            (
+                "gpus = 1",
+                "gpus = 99999999999999999999",
+                "line 3: node.gpus",
+            ),
+            ("gpus = 1", "gpu = 1", "line 3: unknown field `gpu`"),
+            ("gpus = 1", "gpu = 1", "did you mean `gpus`?"),
+            ("gpus = 1\n", "", "line 2: node.gpus is missing"),
+            ("[link]", "[lnk]", "did you mean `link`?"),
+            ("gpus = 1", "gpus = 1\ngpus = 2", "line 4"),
+            ("gpus = 1", "gpus =", "line 3"),
+            (
+                "models_gb = 20",
+                "models_gb = 0",
+                &format!("line 4: node.models_gb is 0: {number}"),
+            ),
+            (
+                "models_gb = 20",
+                "models_gb = -1",
+                &format!("node.models_gb is -1: {number}"),
+            ),
+            (
+                "models_gb = 20",
+                "models_gb = nan",
+                "line 4: node.models_gb is NaN",
+            ),
+            (
+                "models_gb = 20",
+                "models_gb = inf",
+                "line 4: node.models_gb is inf",
+            ),
+            (
+                "models_gb = 20",
+                "models_gb = 1e300",
+                &format!(": {number}"),
+            ),
+            (
+                "host_gb_per_s = 10",
+                "host_gb_per_s = 0.0",
+                "line 7: link.host_gb_per_s is 0",
+            ),
+            (
+                "price_per_gpu_hour = 2.0",
+                "price_per_gpu_hour = -2",
+                "line 1: price_per_gpu_hour is -2",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn broken_functions_are_told_with_line_and_key() {
+    spoiled(
+        "functions.toml",
+        FUNCTIONS,
+        &[
+            (
+                "execution_ms = 30",
+                "execution_m = 30",
+                "line 6: unknown field `execution_m`",
+            ),
+            (
+                "execution_ms = 30",
+                "execution_m = 30",
+                "did you mean `execution_ms`?",
+            ),
+            (
+                "execution_ms = 30",
+                "execution_ms = 0",
+                "line 6: model.execution_ms is 0: a number above 0",
+            ),
+            (
+                "execution_ms = 30",
+                "execution_ms = 1e13",
+                "line 6: model.execution_ms is 10000000000000",
+            ),
+            (
+                "execution_ms = 30",
+                "execution_ms = [30]",
+                "line 6: model.execution_ms: invalid type",
+            ),
+            (
+                "execution_ms = 30",
+                "",
+                "functions.toml: function \"even\": its execution is not known",
+            ),
+            (
+                "objective_ms = 100",
+                "",
+                "functions.toml: function \"even\": it has no objective",
+            ),
+            (
+                "objective_ms = 100",
+                "objective_ms = -100",
+                "line 2: default.objective_ms is -100",
+            ),
+            (
+                "objective_ms = 100",
+                "objective_ms = 100\npercentile = 100",
+                "line 3: default.percentile is 100: a percentile from 50 to 99.9",
+            ),
+            (
+                "objective_ms = 100",
+                "objective_ms = 100\nwork = \"tracing\"",
+                "line 3: default.work is \"tracing\": \"stated\", \"trace\" or \"trace-relative\"",
+            ),
+            (
+                "objective_ms = 100",
+                "objective_ms = 100\nwork = \"trace\"",
+                "function \"even\": its work is \"trace\", but the trace has neither",
+            ),
+            (
+                "objective_ms = 100",
+                "objective_ms = 100\nmodel = \"n\"",
+                "line 3: default.model is \"n\": one of m",
+            ),
+            ("weights_mb = 200", "", "missing field `weights_mb`"),
+            ("[[model]]", "[[mdel]]", "did you mean `model`?"),
+            (
+                "[default]",
+                "[[function]]\nname = \"*\"\nleave_out = true\n[default]",
+                "every function that is called is left out",
+            ),
+        ],
+    );
+    let folder = Folder::new();
+    folder.write(
+        "functions.toml",
+        "[default]\nobjective_ms = 10\nexecution_ms = 3\n",
+    );
+    let told = refusal(&folder.run(&[]));
+    assert!(
+        told.contains("functions.toml: function \"even\": its weights are not known"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_broken_trace_is_told_with_its_line() {
+    let folder = Folder::new();
+    for (text, said) in [
+        (
+            "arrival_s,function\n0.5,a\nsoon,a\n",
+            "line 3: arrival_s is \"soon\"",
+        ),
+        ("arrival_s,function\n0.5,a\n-1,a\n", "line 3"),
+        ("arrival_s,function\n0.5,a\nnan,a\n", "line 3"),
+        ("arrival_s,function\n0.5,a\n1e99,a\n", "line 3"),
+        ("arrival_s,function\n0.5,a\n0.25,a\n", "line 3"),
+        ("arrival_s,function\n0.5,a\n0.75\n", "line 3"),
+        ("arrival_s,function\n0.5,a\n0.75,\n", "line 3"),
+        (
+            "arrival_s,function,service_ms\n0.5,a,-1\n",
+            "line 2: service_ms",
+        ),
+        ("when,who\n0.5,a\n", "the heading is of no known format"),
+        ("arrival_s,function\n", "there is no row"),
+        ("", "the file is empty"),
+    ] {
+        folder.write("trace.csv", text);
+        let told = refusal(&folder.run(&[]));
+        assert!(
+            told.contains("trace.csv") && told.contains(said),
+            "{text}: {told}"
+        );
+    }
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let folder = Folder::new();
+    let told = refusal(&folder.command(&["--trace", "none.csv"]).output().unwrap());
+    assert!(
+        told.contains("none.csv") && told.contains("cannot be read"),
+        "{told}"
+    );
+    for missing in ["cluster.toml", "functions.toml"] {
+        let folder = Folder::new();
+        fs::remove_file(folder.path(missing)).unwrap();
+        let told = refusal(&folder.run(&[]));
+        assert!(
+            told.contains(&format!("{missing} cannot be read")),
+            "{told}"
+        );
+        fs::write(folder.path(missing), [0xff, 0xfe]).unwrap();
+        let told = refusal(&folder.run(&[]));
+        assert!(
+            told.contains(&format!("{missing} cannot be read")),
+            "{told}"
+        );
+    }
+    // Before the run, and with nothing left behind.
+    for page in [".", "no/folder/page.html"] {
+        let told = refusal(&folder.run(&["--html", page]));
+        assert!(
+            told.contains(&format!("{page} cannot be written")),
+            "{told}"
+        );
+        let told = refusal(&folder.run(&["--write-trace", page]));
+        assert!(
+            told.contains(&format!("{page} cannot be written")),
+            "{told}"
+        );
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .current_dir(folder.0.path())
+        .args([
+            "simulate",
+            "experiment",
+            "--all",
+            "--html",
+            "no/folder/page.html",
+        ])
+        .output()
+        .unwrap();
+    assert!(refusal(&output).contains("no/folder/page.html cannot be written"));
+    let left: Vec<_> = fs::read_dir(folder.0.path()).unwrap().collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
+fn a_page_that_is_there_stays_until_the_next_is_whole() {
+    let folder = Folder::new();
+    folder.write("page.html", "before");
+    folder.write("trace.csv", "arrival_s,function\n0.5,a\nsoon,a\n");
+    refusal(&folder.run(&["--html", "page.html"]));
+    assert_eq!(
+        fs::read_to_string(folder.path("page.html")).unwrap(),
+        "before"
+    );
+    folder.write("trace.csv", "arrival_s,function\n0.5,a\n1.5,a\n");
+    assert!(folder.run(&["--html", "page.html"]).status.success());
+    let page = fs::read_to_string(folder.path("page.html")).unwrap();
+    assert!(page.contains("How many GPUs?"), "{page}");
+}
+
+#[test]
+fn settings_of_no_function_are_noted() {
+    let folder = Folder::new();
+    let more = format!("{FUNCTIONS}[[function]]\nname = \"evn\"\npercentile = 99\n");
+    folder.write("functions.toml", &more);
+    let text = String::from_utf8(folder.run(&["--seeds", "1"]).stdout).unwrap();
+    assert!(
+        text.contains("No function of the trace has the name of a [[function]] \"evn\"."),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_be_asked_is_told() {
+    let folder = Folder::new();
+    let told = refusal(&folder.command(&["--generate", "nothing"]).output().unwrap());
+    assert!(
+        told.contains("no preset \"nothing\"") && told.contains("torpor-node"),
+        "{told}"
+    );
+    let told = refusal(&folder.command(&[]).output().unwrap());
+    assert!(
+        told.contains("--trace FILE or --generate NAME is needed"),
+        "{told}"
+    );
+    let told = refusal(&folder.run(&["--from", "1000"]));
+    assert!(told.contains("there is no request in the window"), "{told}");
+    for (arguments, said) in [
+        (
+            ["--sweep", "gpus=0..4"],
+            "gpus is 0: a whole number from 1 to 64",
+        ),
+        (["--sweep", "slots=1..4"], "gpus, nodes, models-gb"),
+        (["--sweep", "gpus=4..1"], "FROM..TO"),
+        (["--rule", "fastest"], "arrival-order"),
+        (["--rate-scale", "0"], "a number from 0.001"),
+        (["--rate-scale", "nan"], "a number from 0.001"),
+        (["--seeds", "0"], "1..=100"),
+        (["--seeds", "101"], "1..=100"),
+        (["--seed", "one"], "--seed"),
+        (["--warm-up", "1"], "--warm-up"),
+        (["--seconds", "0"], "--seconds"),
+    ] {
+        let output = folder.run(&arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn an_unknown_experiment_is_told_which_there_are() {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["simulate", "experiment", "no-such"])
+        .output()
+        .unwrap();
+    assert!(refusal(&output).contains("there is no experiment \"no-such\"; allowed:"));
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["simulate", "experiment"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ID"));
+}
