@@ -15,15 +15,17 @@ use tempfile::NamedTempFile;
 use super::inputs::Loads;
 use super::{WhatIf, date};
 
-/// Writes to stdout; of nothing, nothing.
+/// Writes to stdout; of nothing, nothing. Who reads only the beginning has what was wanted.
 pub(super) fn print(text: &str) -> io::Result<()> {
     let text = text.trim_end();
     if text.is_empty() {
         return Ok(());
     }
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{text}")?;
-    stdout.flush()
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 fn cannot(path: &Path) -> String {
