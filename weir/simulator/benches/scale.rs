@@ -36,8 +36,14 @@ impl Cost {
 }
 
 fn main() -> std::io::Result<()> {
-    let own = std::env::args().skip(1).filter(|own| !own.starts_with('-'));
-    let numbers: Vec<u32> = own.filter_map(|own| own.parse().ok()).collect();
+    // Cargo adds `--bench`.
+    let own = std::env::args().skip(1).filter(|own| own != "--bench");
+    let numbers: Option<Vec<u32>> = own.map(|own| own.parse().ok()).collect();
+    let numbers = numbers.filter(|own| own.is_empty() || own.len() == 3 && !own.contains(&0));
+    let Some(numbers) = numbers else {
+        let allowed = "nothing, or NODES FUNCTIONS SECONDS: whole numbers above 0";
+        return Err(std::io::Error::other(allowed));
+    };
     let mut out = std::io::stdout().lock();
     if let [nodes, functions, seconds] = numbers[..] {
         let cost = measured(nodes, functions, f64::from(seconds));
