@@ -2,7 +2,8 @@
 //! depends on who else runs.
 //!
 //! Kernels are short and not simulated one by one: a process with an open gate runs without a break while it has
-//! work. A close lets what is in flight run to its end ([`GateTimes::in_flight_us`] at the speed of that moment). A
+//! work. A close lets what is in flight run to its end: launches are made ahead until [`GateTimes::in_flight_us`] of work is in
+//! flight at the speed of that moment, and a launch that has been made is not taken back, however long it is. A
 //! grant, an order to close and the word that a gate is shut take a message each ([`GateTimes::message_us`]); what
 //! [`Action::Contended`] says is read from shared memory at once, and a process without work then gives its token
 //! back at once.
@@ -68,6 +69,8 @@ pub struct Guest {
     pub speed: f64,
     /// κ.
     pub interference: f64,
+    /// Work of one launch, in ns at speed 1; 0: next to nothing.
+    pub launch: f64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,13 +92,27 @@ struct Process {
     contended: bool,
     wants: bool,
     runs: bool,
-    /// Work of its burst, and how much of it is still to run after a close; in ns at speed 1.
+    /// Work of its burst, how much of that is left, and how much is still to run after a close; in ns at speed 1.
+    given: f64,
     left: f64,
     in_flight: f64,
     rate: f64,
     /// Time in which it ran, and what of it the scheduler knows.
     busy: Span,
     told: Span,
+}
+
+impl Process {
+    /// Work of the launches that have been made and not run, where so much may be in flight: a launch is made while less is.
+    fn launched(&self, in_flight: f64) -> f64 {
+        let launch = self.guest.launch;
+        if launch <= NOTHING {
+            return in_flight;
+        }
+        let done = self.given - self.left;
+        let ahead = done + (in_flight - launch).max(0.0);
+        ((ahead / launch - NOTHING).ceil() * launch - done).max(0.0)
+    }
 }
 
 /// See the [module](self).
@@ -168,6 +185,7 @@ impl Gpu {
             contended: false,
             wants: false,
             runs: false,
+            given: 0.0,
             left: 0.0,
             in_flight: f64::INFINITY,
             rate: 0.0,
@@ -215,7 +233,7 @@ impl Gpu {
         let process = &mut self.processes[number as usize];
         debug_assert!(!process.wants, "it has work already");
         process.wants = true;
-        process.left = work;
+        (process.given, process.left) = (work, work);
         match process.gate {
             Gate::Open => self.start(now, number),
             // It asks when the scheduler has heard of the close.
@@ -273,6 +291,7 @@ impl Gpu {
         let process = &mut self.processes[number as usize];
         process.wants = work.is_some();
         process.left = work.unwrap_or(0.0);
+        process.given = process.left;
         match (process.gate, work) {
             (Gate::Open, Some(_)) => {}
             (Gate::Open, None) => {
@@ -362,7 +381,7 @@ impl Gpu {
         }
         if process.runs {
             process.gate = Gate::Draining;
-            process.in_flight = in_flight * process.rate;
+            process.in_flight = process.launched(in_flight * process.rate);
             self.foretell(now);
         } else {
             self.shut(now, member.number);

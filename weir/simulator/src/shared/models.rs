@@ -25,6 +25,10 @@ pub struct Model {
     pub law: Law,
     /// κ: by what each neighbour that runs at the same time slows it.
     pub interference: f64,
+    /// What one launch computes, in µs with all SMs and without neighbours: a close waits for the end of those that have been
+    /// made. 0: next to nothing.
+    #[serde(default)]
+    pub launch_us: f64,
 }
 
 /// What a model needs of a GPU's memory, in MB of 2^20 bytes.
@@ -142,6 +146,13 @@ impl Models {
                 format!("models[{at}].interference"),
                 interference.to_string(),
                 "0 to 100",
+            )?;
+            let launch = model.launch_us;
+            check(
+                (0.0..=1e9).contains(&launch),
+                format!("models[{at}].launch_us"),
+                launch.to_string(),
+                "0 to 1e9",
             )?;
             let is_new = (self.models[..at].iter()).all(|other| other.name != model.name);
             check(
@@ -283,6 +294,11 @@ mod tests {
                 "interference = 0.141",
                 "interference = -1",
                 "models[1].interference is -1",
+            ),
+            (
+                "interference = 0.194",
+                "launch_us = -1\ninterference = 0.194",
+                "models[2].launch_us is -1",
             ),
             (
                 "name = \"RNNT\"",
