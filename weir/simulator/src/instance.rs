@@ -230,7 +230,9 @@ impl Run<'_> {
     fn signs(&self, at: usize, arrival: Time) -> (ClassId, Deadline) {
         let request = &self.requests[at];
         let signals = Signals {
-            budget: request.budget.map(|own| own.min(self.proxy.revision_timeout)),
+            budget: request
+                .budget
+                .map(|own| own.min(self.proxy.revision_timeout)),
             slo: self.proxy.slo,
             revision_timeout: self.proxy.revision_timeout,
             ..Signals::default()
@@ -320,7 +322,8 @@ mod tests {
 
     fn latencies(answers: &[Answer]) -> Vec<(Fate, u64)> {
         let each = answers.iter();
-        each.map(|own| (own.fate, own.latency.as_millis())).collect()
+        each.map(|own| (own.fate, own.latency.as_millis()))
+            .collect()
     }
 
     #[test]
@@ -334,7 +337,11 @@ mod tests {
 
     #[test]
     fn arrival_order_lets_one_wait_for_the_other_and_hops_inside_count_as_taken() {
-        let requests = [request(0, 50, 60), request(1, 10, 20), request(2, 10, 1_000)];
+        let requests = [
+            request(0, 50, 60),
+            request(1, 10, 20),
+            request(2, 10, 1_000),
+        ];
         let answers = serve(&requests, &STOCK, &hops(2, 4), &mut stream(1));
         // At the gate at 1, 2 and 3; places end at 55, 69 and 83.
         let served = [(Fate::Served, 56), (Fate::Served, 69), (Fate::Served, 82)];
@@ -343,7 +350,11 @@ mod tests {
 
     #[test]
     fn deadline_order_starts_the_urgent_one_first() {
-        let requests = [request(0, 50, 200), request(1, 30, 900), request(2, 10, 100)];
+        let requests = [
+            request(0, 50, 200),
+            request(1, 30, 900),
+            request(2, 10, 100),
+        ];
         let answers = serve(&requests, &WEIR, &hops(0, 0), &mut stream(1));
         let served = [(Fate::Served, 50), (Fate::Served, 89), (Fate::Served, 58)];
         assert_eq!(latencies(&answers), served);
@@ -357,7 +368,10 @@ mod tests {
         assert_eq!(answers[0].fate, Fate::Served);
         // The first is kept, the others' keys are 31 and 32 ms.
         assert_eq!(latencies(&answers)[1], (Fate::Served, 500));
-        assert_eq!(latencies(&answers)[2..], [(Fate::Shed, 21), (Fate::Shed, 21)]);
+        assert_eq!(
+            latencies(&answers)[2..],
+            [(Fate::Shed, 21), (Fate::Shed, 21)]
+        );
     }
 
     #[test]

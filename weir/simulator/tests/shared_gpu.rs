@@ -149,7 +149,10 @@ impl World {
             );
             self.answered += 1;
             pod.left = (random.below(3) > 0).then(|| work(random));
-            self.gpu.next(now, member, pod.left);
+            // It has been there for a while, or comes just now.
+            let since = Time(now.0 - random.below(5_000_000).min(now.0));
+            self.gpu
+                .next(now, member, pod.left.map(|work| (work, since)));
         }
         if some {
             self.gpu.go_on(now);
@@ -282,7 +285,7 @@ fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
         }
         gpu.happen(now, event);
         while let Some((member, _)) = gpu.ended() {
-            gpu.next(now, member, Some(work));
+            gpu.next(now, member, Some((work, now)));
             gpu.go_on(now);
         }
         match (gpu.runs(member), since) {

@@ -126,7 +126,7 @@ impl Children {
             ("QUEUE_SERVING_PORT", "8012"),
             ("QUEUE_SERVING_TLS_PORT", "8112"),
             ("CONTAINER_CONCURRENCY", "1"),
-                        ("SERVING_POD", "demo-00001-pod"),
+            ("SERVING_POD", "demo-00001-pod"),
             ("SERVING_POD_IP", "127.0.0.1"),
             ("SERVING_LOGGING_CONFIG", ""),
             ("SERVING_LOGGING_LEVEL", "warn"),
@@ -137,15 +137,12 @@ impl Children {
             format!(r#"{{"httpGet":{{"path":"/ready","port":{app_port}}},"successThreshold":1}}"#);
         let proxy = spawn(
             Program::QueueProxy,
-            knative
-                .into_iter()
-                .chain(settings.environment())
-                .chain([
-                    ("REVISION_TIMEOUT_SECONDS", TIMEOUT.as_secs().to_string()),
-                    ("USER_PORT", app_port.to_string()),
-                    ("WEIR_BIND", bind.to_string()),
-                    ("SERVING_READINESS_PROBE", probe),
-                ]),
+            knative.into_iter().chain(settings.environment()).chain([
+                ("REVISION_TIMEOUT_SECONDS", TIMEOUT.as_secs().to_string()),
+                ("USER_PORT", app_port.to_string()),
+                ("WEIR_BIND", bind.to_string()),
+                ("SERVING_READINESS_PROBE", probe),
+            ]),
         )?;
         let mut children = Self {
             bind,

@@ -70,9 +70,7 @@ pub(crate) async fn replay(
         let (body, budget) = (request.body(), request.budget_ms());
         let client = client.clone();
         pending.spawn(async move {
-            let outcome =
-                tokio::time::timeout(PATIENCE, send(client, address, body, budget))
-                    .await;
+            let outcome = tokio::time::timeout(PATIENCE, send(client, address, body, budget)).await;
             Answer {
                 request: at,
                 outcome: outcome.ok().flatten(),

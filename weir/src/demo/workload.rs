@@ -161,12 +161,15 @@ impl Workload {
 
     /// The same in virtual time.
     pub(crate) fn simulated(&self) -> Vec<simulator::instance::Request> {
-        let each = self.requests.iter().map(|request| simulator::instance::Request {
-            due: Time::ZERO.after(request.arrival.into()),
-            service: request.service.into(),
-            budget: Some(Span::from_millis(request.budget_ms())),
-            body_bytes: request.body().len() as u64,
-        });
+        let each = self
+            .requests
+            .iter()
+            .map(|request| simulator::instance::Request {
+                due: Time::ZERO.after(request.arrival.into()),
+                service: request.service.into(),
+                budget: Some(Span::from_millis(request.budget_ms())),
+                body_bytes: request.body().len() as u64,
+            });
         each.collect()
     }
 
@@ -226,7 +229,9 @@ mod tests {
     fn requests_apart_do_not_meet() {
         let trace = Trace::bundled().unwrap();
         let gap = Duration::from_millis(20);
-        let apart = Workload::new(&trace, 25.0, 1.0, 4.0, 1).unwrap().apart(50, gap);
+        let apart = Workload::new(&trace, 25.0, 1.0, 4.0, 1)
+            .unwrap()
+            .apart(50, gap);
         assert_eq!(apart.requests.len(), 50);
         for two in apart.requests.windows(2) {
             assert_eq!(two[0].arrival + two[0].service + gap, two[1].arrival);

@@ -65,8 +65,10 @@ pub struct GateTimes {
     pub message_us: f64,
     /// From a close to the question of a process that has more to do, µs.
     pub ask_us: f64,
-    /// What a process may have launched ahead, µs.
+    /// What a process may have launched ahead, µs …
     pub in_flight_us: f64,
+    /// … and where nobody has waited for it within the last window; none: the same.
+    pub in_flight_alone_us: Option<f64>,
 }
 
 /// See the [module](self).
@@ -174,6 +176,11 @@ impl Models {
             ("gate.message_us", self.gate.message_us, 1e9),
             ("gate.ask_us", self.gate.ask_us, 1e9),
             ("gate.in_flight_us", self.gate.in_flight_us, 1e9),
+            (
+                "gate.in_flight_alone_us",
+                self.gate.in_flight_alone_us.unwrap_or(0.0),
+                1e9,
+            ),
         ] {
             check(
                 (0.0..=most).contains(&value),

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use policy::{Span, Time};
 use policy::tokens::Quota;
+use policy::{Span, Time};
 
 use super::gpu::Member;
 

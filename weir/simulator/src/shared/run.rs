@@ -140,7 +140,9 @@ pub fn loops(
     let mut counted_from = Vec::new();
     for (at, own) in (0..).zip(pods) {
         (run.functions).push(Function::new(own.model, Span(u64::MAX), streams, at));
-        let pod = run.pods.add(at, own.gpu, own.sm, own.quota, Some(own.pause));
+        let pod = run
+            .pods
+            .add(at, own.gpu, own.sm, own.quota, Some(own.pause));
         run.join(pod)?;
         for _ in 0..own.in_flight.max(1) {
             run.arrive_at(pod, Time::ZERO);
@@ -317,7 +319,10 @@ impl<'a> Run<'a> {
             self.answer(pod);
             let next = self.pods[pod].queue.pop_front();
             self.pods[pod].serves = next;
-            let work = next.map(|_| self.work(pod));
+            // One that loops has launched it when it came; others launch one request after the other.
+            let loops = self.pods[pod].loops.is_some();
+            let since = next.map(|next| if loops { next.arrival } else { now });
+            let work = since.map(|since| (self.work(pod), since));
             self.gpus[gpu as usize].next(now, member, work);
             if next.is_none() && self.pods[pod].phase == Phase::Leaving {
                 self.pods.leavers.push(pod);

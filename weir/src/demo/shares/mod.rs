@@ -21,9 +21,9 @@ use softgpu_wire::ledger::What;
 use super::gpu::{Device, SoftGpu};
 use super::report::print;
 pub(crate) use ask::{Ask, Options, Pod, Rule, Work, pods};
-pub(crate) use report::{new_table, rate};
 use measure::{Got, Stretch, TOKEN_NS, Track, float};
 use node::{Node, Stamps};
+pub(crate) use report::{new_table, rate};
 
 /// How long it is measured unless told otherwise, in s.
 const SECONDS: f64 = 10.0;

@@ -104,7 +104,10 @@ mod tests {
         let wide = of(&[50.0, 61.0, 62.0, 67.0], 74.0, Bound::Units(3.0));
         assert_eq!((wide.spread, wide.holds), (17.0, true));
         let part = of(&[200.0, 200.0], 170.0, Bound::Part(0.15));
-        assert_eq!((part.allowed, part.difference, part.holds), (30.0, -30.0, true));
+        assert_eq!(
+            (part.allowed, part.difference, part.holds),
+            (30.0, -30.0, true)
+        );
         assert!(!of(&[200.0, 200.0], 169.0, Bound::Part(0.15)).holds);
         // One round has no spread.
         assert!(of(&[5.0], 5.0, Bound::Units(0.0)).holds);
@@ -128,7 +131,13 @@ mod tests {
         let wrong = of(&[70.0, 71.0], 42.0, bound);
         assert_eq!(ranking(&low, &wrong), Ranking::Other);
         // As high as the other is no order.
-        assert_eq!(ranking(&low, &of(&[70.0, 71.0], 43.0, bound)), Ranking::Other);
-        assert_eq!(ranking(&low, &of(&[41.0, 44.0], 20.0, bound)), Ranking::Open);
+        assert_eq!(
+            ranking(&low, &of(&[70.0, 71.0], 43.0, bound)),
+            Ranking::Other
+        );
+        assert_eq!(
+            ranking(&low, &of(&[41.0, 44.0], 20.0, bound)),
+            Ranking::Open
+        );
     }
 }

@@ -60,9 +60,9 @@ impl<'a> Deadline<'a> {
         loads: Vec<f64>,
     ) -> anyhow::Result<Self> {
         let trace = Trace::bundled()?;
-        let each = loads.iter().map(|&load| {
-            Workload::new(&trace, seconds, load, OBJECTIVE_FACTOR, arguments.seed)
-        });
+        let each = loads
+            .iter()
+            .map(|&load| Workload::new(&trace, seconds, load, OBJECTIVE_FACTOR, arguments.seed));
         let workloads = each.collect::<Result<_, _>>()?;
         Ok(Self {
             arguments,
@@ -177,10 +177,7 @@ impl<'a> Deadline<'a> {
         let once: f64 = spans
             .map(|workload| 2.0 * (workload.span.as_secs_f64() + AROUND_RUN))
             .sum();
-        announce(
-            arguments.json,
-            idle + once * f64::from(arguments.rounds),
-        );
+        announce(arguments.json, idle + once * f64::from(arguments.rounds));
     }
 
     /// One live run: its figures, why it cannot be trusted, and whether each request was answered once.

@@ -24,7 +24,7 @@ use super::{BIND, Scenario, positive, until_interrupted};
 /// Rounds unless told otherwise.
 const ROUNDS: u32 = 5;
 /// Loads at which both settings answer between 40 and 95 % in time.
-const LOADS: [f64; 3] = [0.55, 0.7, 0.85];
+const LOADS: [f64; 3] = [0.4, 0.55, 0.7];
 /// How long requests arrive in each run unless told otherwise, in s.
 const DEADLINE_SECONDS: f64 = 20.0;
 /// How long shares are measured unless told otherwise, in s.
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// How long requests arrive in each run, in seconds (default 20); how long shares are measured (default 10).
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// Scenario deadline: sums of service times divided by the span (default 0.55,0.7,0.85).
+    /// Scenario deadline: sums of service times divided by the span (default 0.4,0.55,0.7).
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = positive)]
     loads: Option<Vec<f64>>,
     /// Scenario deadline: which slice of the demo's trace.

@@ -286,6 +286,7 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
             message_us: measured.message_us,
             ask_us: ASK_US,
             in_flight_us: agent.inflight.as_secs_f64() * 1e6,
+            in_flight_alone_us: Some(agent.inflight_alone.as_secs_f64() * 1e6),
         },
     };
     let mut all = Vec::new();
@@ -297,10 +298,9 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
             clippy::cast_sign_loss,
             reason = "shares of 0 to 100 %"
         )]
-        let (hundredths, share) = (
-            (pod.sm_percent * 100.0).round() as u32,
-            |part: f64| Share::from_parts_per_million((part * 1e6).round() as u32),
-        );
+        let (hundredths, share) = ((pod.sm_percent * 100.0).round() as u32, |part: f64| {
+            Share::from_parts_per_million((part * 1e6).round() as u32)
+        });
         let sms = u64::from(part.sms_of_percentage(hundredths));
         let sm = sms * u64::from(tokens::SM_WHOLE) / u64::from(part.sms);
         all.push(Loop {
