@@ -251,7 +251,7 @@ fn pods_run_as_the_naive_model_says_under_every_rule() {
     }
 }
 
-/// How long a pod with a limit of 30 % runs at a stretch, in ns; all of its work is in launches of this length.
+/// How long a pod with a limit of 27 % runs at a stretch, in ns; all of its work is in launches of this length.
 fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
     let settings = Settings {
         rule,
@@ -259,7 +259,7 @@ fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
     };
     let mut gpu = Gpu::new(settings, Models::fast_gshare().gate).unwrap();
     let mut agenda = Agenda::new();
-    let share = Share::from_percent(30);
+    let share = Share::from_percent(27);
     let guest = Guest {
         owner: 0,
         sm: 10_000,
@@ -304,14 +304,14 @@ fn a_close_waits_for_the_end_of_a_long_launch() {
     for rule in [Rule::Weir, Rule::Paper] {
         let whole = |ns: &u64| (ns + 50) % 50_000_000 < 100;
         let long = stretches(rule, 50.0 * MS);
-        assert!(long.len() > 10 && long.iter().all(whole), "{long:?}");
+        assert!(long.len() >= 8 && long.iter().all(whole), "{long:?}");
         // Short ones end 2 ms behind the close, wherever that is.
         let short = stretches(rule, 0.1 * MS);
-        assert!(short.len() > 10 && !short.iter().all(whole), "{short:?}");
+        assert!(short.len() >= 8 && !short.iter().all(whole), "{short:?}");
         // Either way the limit is kept.
         for all in [long, short] {
             let sum: u64 = all.iter().sum();
-            assert!((2_700_000_000..3_350_000_000).contains(&sum), "{sum}");
+            assert!((2_400_000_000..3_150_000_000).contains(&sum), "{sum}");
         }
     }
 }

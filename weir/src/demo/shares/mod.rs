@@ -32,7 +32,7 @@ const REPEATS: usize = 2;
 /// Lag of the 99th percentile, as a part of the shortest token, above which a run is disturbed.
 const LAG_PART: f64 = 0.05;
 /// What is dropped before the measured span, before it is scaled.
-const DROPPED: Duration = Duration::from_secs(1);
+pub(crate) const DROPPED: Duration = Duration::from_secs(1);
 
 /// A measurement's outcome.
 #[derive(Debug)]

@@ -117,6 +117,12 @@ fn announce(is_json: bool, seconds: f64) {
     }
 }
 
+/// What whoever reads the result has to know.
+fn complain(line: &str) {
+    // Nobody to tell if this fails.
+    let _written = writeln!(std::io::stderr(), "weir: {line}");
+}
+
 /// A line for people who wait.
 fn say(is_json: bool, line: &str) {
     if is_json || !std::io::stderr().is_terminal() {

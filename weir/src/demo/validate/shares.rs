@@ -23,7 +23,7 @@ use simulator::shared::{self, Counted, Loop, Models, Noise, loops};
 use simulator::statistics::Percentile;
 
 use super::super::report::print;
-use super::super::shares::{Ask, Outcome, Pod, Rule, Work, once, pods};
+use super::super::shares::{Ask, DROPPED, Outcome, Pod, Rule, Work, once, pods};
 use super::compare::{Bound, compared, ranking};
 use super::report::{self, Disturbed, Row};
 use super::{Arguments, announce, disturbed, say};
@@ -55,8 +55,6 @@ const RATE: Bound = Bound::Part(0.15);
 const PERCENTILE: Bound = Bound::Part(0.15);
 /// Starting and ending the programs of a run and what is dropped before it, about, in s.
 const AROUND_RUN: f64 = 3.5;
-/// What is dropped before the simulated span: the demo's pods have all computed by then.
-const DROPPED: Span = Span::from_secs(2);
 /// From a close to the question of a process that has more to do: its thread finds the gate shut (assumption, as in the
 /// simulator's own models).
 const ASK_US: f64 = 50.0;
@@ -320,7 +318,7 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
         },
         noise: Noise::OFF,
     };
-    let from = Time::ZERO.after(DROPPED);
+    let from = Time::ZERO.after(DROPPED.into());
     let span = Counted {
         from,
         to: from.after(Duration::from_secs_f64(ask.seconds).into()),

@@ -101,6 +101,6 @@ impl Process {
         }
         let done = self.given - self.left;
         let ahead = done + (in_flight - launch).max(0.0);
-        ((ahead / launch - NOTHING).ceil() * launch - done).max(0.0)
+        (((ahead - NOTHING) / launch).ceil() * launch - done).max(0.0)
     }
 }
