@@ -73,7 +73,7 @@ fn what_cannot_be_done_is_said() {
             &[][..],
             "hops.toml: stock-ns has 0 hops; allowed: 1 to 100000",
         ),
-        ("stock-ns = [[1]]", &[][..], "line 1"),
+        ("stock-ns = [[-1, 1]]", &[][..], "line 1"),
         (HOPS, &["--scenario", "shares"][..], "message-us"),
         (
             MESSAGE,

@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(of(Work::Graphs).launch, Duration::from_millis(5));
         assert_eq!(of(Work::Pauses).launch, Duration::from_micros(100));
         let resnet = of(Work::Model("resnet"));
-        assert_eq!(resnet.batch.as_micros(), 14_010);
+        assert_eq!(resnet.batch.as_micros(), 14_011);
         assert!(resnet.launch < Duration::from_micros(81));
     }
 }

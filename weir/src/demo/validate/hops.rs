@@ -32,11 +32,19 @@ const HOPS_MAX: usize = 100_000;
 const HOP_NS_MAX: u64 = 60_000_000_000;
 
 /// Measured hops, in ns: outside of the place at the user container, and inside.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) struct Measured {
     stock_ns: Vec<[u64; 2]>,
     weir_ns: Vec<[u64; 2]>,
+}
+
+/// The same as a file may have it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Written {
+    stock_ns: Vec<Vec<u64>>,
+    weir_ns: Vec<Vec<u64>>,
 }
 
 impl Measured {
@@ -48,21 +56,11 @@ impl Measured {
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let own: Self = toml::from_str(text)?;
-        for (key, hops) in [("stock-ns", &own.stock_ns), ("weir-ns", &own.weir_ns)] {
-            ensure!(
-                (1..=HOPS_MAX).contains(&hops.len()),
-                "{key} has {} hops; allowed: 1 to {HOPS_MAX}",
-                hops.len()
-            );
-            let wrong = hops.iter().flatten().position(|&ns| ns > HOP_NS_MAX);
-            ensure!(
-                wrong.is_none(),
-                "{key}[{}]: allowed: 0 to {HOP_NS_MAX}",
-                wrong.unwrap_or_default() / 2
-            );
-        }
-        Ok(own)
+        let written: Written = toml::from_str(text)?;
+        Ok(Self {
+            stock_ns: checked("stock-ns", &written.stock_ns)?,
+            weir_ns: checked("weir-ns", &written.weir_ns)?,
+        })
     }
 
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
@@ -120,6 +118,22 @@ impl Measured {
             median(&self.weir_ns, 1),
         )
     }
+}
+
+fn checked(key: &str, hops: &[Vec<u64>]) -> anyhow::Result<Vec<[u64; 2]>> {
+    ensure!(
+        (1..=HOPS_MAX).contains(&hops.len()),
+        "{key} has {} hops; allowed: 1 to {HOPS_MAX}",
+        hops.len()
+    );
+    let each = hops.iter().enumerate().map(|(at, hop)| {
+        let two = <[u64; 2]>::try_from(hop.as_slice()).ok();
+        two.filter(|two| two.iter().all(|&ns| ns <= HOP_NS_MAX))
+            .with_context(|| {
+                format!("{key}[{at}]: allowed: two whole numbers from 0 to {HOP_NS_MAX}")
+            })
+    });
+    each.collect()
 }
 
 /// What one run has measured.
@@ -216,9 +230,13 @@ mod tests {
             ("stock-ns = [[1, 2]]", "weir-ns"),
             (
                 "stock-ns = [[1, 2]]\nweir-ns = [[1, 2], [3, 60000000001]]",
-                "weir-ns[1]: allowed: 0 to 60000000000",
+                "weir-ns[1]: allowed: two whole numbers from 0 to 60000000000",
             ),
-            ("stock-ns = [[1, 2, 3]]\nweir-ns = [[1, 2]]", "line 1"),
+            (
+                "stock-ns = [[1, 2, 3]]\nweir-ns = [[1, 2]]",
+                "stock-ns[0]: allowed",
+            ),
+            ("stock-ns = [[-1, 2]]\nweir-ns = [[1, 2]]", "line 1"),
         ] {
             let error = format!("{:#}", Measured::parse(text).unwrap_err());
             assert!(error.contains(said), "{error}");
