@@ -21,6 +21,7 @@ use simulator::what_if::{
 use self::inputs::Loads;
 use self::interrupt::Interrupt;
 use self::progress::Progress;
+use crate::demo::validate;
 
 /// What an interrupted command ends with, after it has given what was done by then.
 const INTERRUPTED: u8 = 130;
@@ -34,15 +35,17 @@ const INTERRUPTED: u8 = 130;
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    command: Option<Papers>,
+    command: Option<Commands>,
     #[command(flatten)]
     what_if: WhatIf,
 }
 
 #[derive(Debug, Subcommand)]
-enum Papers {
+enum Commands {
     /// Run experiments of the papers and judge their claims.
     Experiment(experiment::Arguments),
+    /// Run the live demo and simulate the same, and say how far apart they are.
+    Validate(validate::Arguments),
 }
 
 #[derive(Debug, Args)]
@@ -122,12 +125,16 @@ enum Placement {
 }
 
 /// Runs the command. An error is the user's to mend: exit code 2. Exit code 130: interrupted, what was done by then is
-/// given. Exit code 1: a structural claim of the papers does not hold.
+/// given. Exit code 1: a structural claim of the papers does not hold, or the live demo is further off than allowed.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    interrupt::until_done(move |interrupt| match arguments.command {
-        Some(Papers::Experiment(arguments)) => experiment::run(&arguments, interrupt),
-        None => what_if(&arguments.what_if, interrupt),
-    })
+    let Arguments { command, what_if } = arguments;
+    match command {
+        Some(Commands::Validate(arguments)) => validate::run(&arguments),
+        Some(Commands::Experiment(arguments)) => {
+            interrupt::until_done(move |interrupt| experiment::run(&arguments, interrupt))
+        }
+        None => interrupt::until_done(move |interrupt| self::what_if(&what_if, interrupt)),
+    }
 }
 
 fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {

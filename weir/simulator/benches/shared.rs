@@ -26,6 +26,7 @@ fn eight_pods(bencher: Bencher<'_, '_>, rule: Rule) {
                 .expect("they are equal"),
             gpu: 0,
             in_flight: 2,
+            pause: Span::ZERO,
         })
         .collect();
     let span = Counted::after_a_tenth(Span::from_secs(100));

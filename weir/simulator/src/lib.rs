@@ -9,6 +9,7 @@
 //! | [`claims`] | what the papers say, and whether it comes out here |
 //! | [`experiments`] | the papers' experiments |
 //! | [`generate`] | workloads made up by rule |
+//! | [`instance`] | one instance behind its queue-proxy, as the demo runs it |
 //! | [`node`] | nodes whose GPUs many functions share |
 //! | [`optimum`] | how far policies are from the best possible |
 //! | [`random`] | random numbers in streams of their own |
@@ -23,6 +24,7 @@ pub mod agenda;
 pub mod claims;
 pub mod experiments;
 pub mod generate;
+pub mod instance;
 pub mod node;
 pub mod optimum;
 pub mod random;

@@ -122,13 +122,13 @@ impl World {
         if let Event::Closes(member) = event
             && self.gpu.runs(member)
         {
-            // At full speed at most.
+            // At full speed at most; a launch that has been made runs to its end.
             let pod = self
                 .pods
                 .iter_mut()
                 .find(|pod| pod.member == member)
                 .unwrap();
-            pod.drains = Some(2.0 * MS * pod.guest.speed);
+            pod.drains = Some((2.0 * MS * pod.guest.speed).max(pod.guest.launch));
             self.closed_while_running += 1;
         }
         let now = self.now();
@@ -149,7 +149,10 @@ impl World {
             );
             self.answered += 1;
             pod.left = (random.below(3) > 0).then(|| work(random));
-            self.gpu.next(now, member, pod.left);
+            // It has been there for a while, or comes just now.
+            let since = Time(now.0 - random.below(5_000_000).min(now.0));
+            self.gpu
+                .next(now, member, pod.left.map(|work| (work, since)));
         }
         if some {
             self.gpu.go_on(now);
@@ -192,6 +195,7 @@ fn guest(random: &mut Random, owner: u32) -> Guest {
         quota: Quota::new(Share::from_percent(request), Share::from_percent(limit)).unwrap(),
         speed: f64::from(percent(20, 100, random)) / 100.0,
         interference: f64::from(percent(0, 20, random)) / 100.0,
+        launch: [0.0, 0.1, 5.0, 50.0][usize::try_from(random.below(4)).unwrap()] * MS,
     }
 }
 
@@ -244,5 +248,70 @@ fn pods_run_as_the_naive_model_says_under_every_rule() {
         assert!(world.answered > 200, "{}", world.answered);
         let closes = matches!(rule, Rule::Weir | Rule::Paper | Rule::TimeOnly);
         assert!(!closes || world.closed_while_running > 50);
+    }
+}
+
+/// How long a pod with a limit of 27 % runs at a stretch, in ns; all of its work is in launches of this length.
+fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
+    let settings = Settings {
+        rule,
+        ..Settings::default()
+    };
+    let mut gpu = Gpu::new(settings, Models::fast_gshare().gate).unwrap();
+    let mut agenda = Agenda::new();
+    let share = Share::from_percent(27);
+    let guest = Guest {
+        owner: 0,
+        sm: 10_000,
+        quota: Quota::new(share, share).unwrap(),
+        speed: 1.0,
+        interference: 0.0,
+        launch,
+    };
+    let member = gpu.add(Time::ZERO, guest).unwrap();
+    let work = 500.0 * MS;
+    gpu.give(Time::ZERO, member, work);
+    let (mut since, mut all) = (None, Vec::new());
+    loop {
+        for (at, event) in gpu.ahead() {
+            agenda.add(at, event);
+        }
+        let Some(event) = agenda.take() else {
+            return all;
+        };
+        let now = agenda.now();
+        if now > Time::ZERO.after(Span::from_secs(10)) {
+            return all;
+        }
+        gpu.happen(now, event);
+        while let Some((member, _)) = gpu.ended() {
+            gpu.next(now, member, Some((work, now)));
+            gpu.go_on(now);
+        }
+        match (gpu.runs(member), since) {
+            (true, None) => since = Some(now),
+            (false, Some(begun)) => {
+                all.push(now.since(begun).0);
+                since = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_close_waits_for_the_end_of_a_long_launch() {
+    for rule in [Rule::Weir, Rule::Paper] {
+        let whole = |ns: &u64| (ns + 50) % 50_000_000 < 100;
+        let long = stretches(rule, 50.0 * MS);
+        assert!(long.len() >= 8 && long.iter().all(whole), "{long:?}");
+        // Short ones end 2 ms behind the close, wherever that is.
+        let short = stretches(rule, 0.1 * MS);
+        assert!(short.len() >= 8 && !short.iter().all(whole), "{short:?}");
+        // Either way the limit is kept.
+        for all in [long, short] {
+            let sum: u64 = all.iter().sum();
+            assert!((2_400_000_000..3_150_000_000).contains(&sum), "{sum}");
+        }
     }
 }

@@ -11,6 +11,8 @@ use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use model_server::Cost;
+use policy::Span;
+use policy::gate::Late;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -19,27 +21,68 @@ use super::gpu::SoftGpu;
 
 /// Knative's fixed ports, which the queue-proxy listens on.
 const PROXY_PORTS: [u16; 3] = [8012, 8022, 9090];
+/// Where it tells Weir's metrics.
+const METRICS_PORT: u16 = 9091;
 /// A child that is not ready by then is broken.
 const READY_MAX: Duration = Duration::from_secs(10);
 
-/// How a queue-proxy is set.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings(Vec<(&'static str, String)>);
+/// How a queue-proxy is set: as Knative does, or as Weir does on top of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settings {
+    /// Arrival order, ten places for each one at the user container.
+    Stock,
+    /// A revision's objective, and late requests shed. The same queue depth.
+    Weir(Duration),
+}
+
+/// Knative's queue holds ten for each one at the user container.
+const DEPTH: usize = 10;
+/// The revision's request timeout.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 impl Settings {
-    /// As Knative sets it: arrival order, ten places for each one at the user container.
-    pub(crate) fn stock() -> Self {
-        Self(Vec::new())
+    /// Stock first, then Weir's for this objective.
+    pub(crate) const fn both(slo: Duration) -> [Self; 2] {
+        [Self::Stock, Self::Weir(slo)]
     }
 
-    /// Weir's: an objective, and late requests shed. The same queue depth.
-    pub(crate) fn weir(slo: Duration) -> Self {
-        Self(vec![
-            ("WEIR_SLO", format!("{}us", slo.as_micros())),
-            ("WEIR_LATE", "shed".to_owned()),
-            ("WEIR_QUEUE_DEPTH", "10".to_owned()),
-        ])
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Weir(_) => "weir",
+        }
     }
+
+    /// By these the queue-proxy is told.
+    fn environment(self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Stock => Vec::new(),
+            Self::Weir(slo) => vec![
+                ("WEIR_SLO", format!("{}us", slo.as_micros())),
+                ("WEIR_LATE", "shed".to_owned()),
+                ("WEIR_QUEUE_DEPTH", DEPTH.to_string()),
+            ],
+        }
+    }
+
+    /// The same in virtual time.
+    pub(crate) fn simulated(self) -> simulator::instance::Proxy {
+        let (slo, late) = match self {
+            Self::Stock => (None, Late::Serve),
+            Self::Weir(slo) => (Some(slo), Late::Shed),
+        };
+        simulator::instance::Proxy {
+            depth: DEPTH,
+            // Told in whole µs.
+            slo: slo.map(|slo| Span::from(Duration::from_micros(micros(slo)))),
+            late,
+            revision_timeout: TIMEOUT.into(),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The running processes. Killed when dropped.
@@ -57,7 +100,7 @@ impl Children {
         bind: IpAddr,
         cost: Cost,
         gpu: &SoftGpu,
-        settings: &Settings,
+        settings: Settings,
     ) -> anyhow::Result<Self> {
         for port in PROXY_PORTS {
             // The listener is closed at once; a child reports if somebody is faster.
@@ -83,7 +126,6 @@ impl Children {
             ("QUEUE_SERVING_PORT", "8012"),
             ("QUEUE_SERVING_TLS_PORT", "8112"),
             ("CONTAINER_CONCURRENCY", "1"),
-            ("REVISION_TIMEOUT_SECONDS", "300"),
             ("SERVING_POD", "demo-00001-pod"),
             ("SERVING_POD_IP", "127.0.0.1"),
             ("SERVING_LOGGING_CONFIG", ""),
@@ -95,14 +137,12 @@ impl Children {
             format!(r#"{{"httpGet":{{"path":"/ready","port":{app_port}}},"successThreshold":1}}"#);
         let proxy = spawn(
             Program::QueueProxy,
-            knative
-                .into_iter()
-                .chain(settings.0.iter().cloned())
-                .chain([
-                    ("USER_PORT", app_port.to_string()),
-                    ("WEIR_BIND", bind.to_string()),
-                    ("SERVING_READINESS_PROBE", probe),
-                ]),
+            knative.into_iter().chain(settings.environment()).chain([
+                ("REVISION_TIMEOUT_SECONDS", TIMEOUT.as_secs().to_string()),
+                ("USER_PORT", app_port.to_string()),
+                ("WEIR_BIND", bind.to_string()),
+                ("SERVING_READINESS_PROBE", probe),
+            ]),
         )?;
         let mut children = Self {
             bind,
@@ -141,6 +181,27 @@ impl Children {
         body.1
             .parse()
             .context("the model-server's count is no number")
+    }
+
+    /// How long requests were at the user container, by the queue-proxy's own measure: the sum in s, and how many. Only Weir's
+    /// settings have it.
+    pub(crate) async fn executions(&self) -> anyhow::Result<(f64, u64)> {
+        let (_, page) = get(SocketAddr::new(self.bind, METRICS_PORT), "/metrics", None)
+            .await
+            .context("the queue-proxy's metrics do not answer")?;
+        let value = |name: &str| {
+            let line = page.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.rsplit(' ').next())
+                .with_context(|| format!("the queue-proxy's metrics say nothing of {name}"))
+        };
+        let sum = value("weir_execution_seconds_sum")?;
+        let count = value("weir_execution_seconds_count")?;
+        Ok((
+            sum.parse().context("the sum of executions is no number")?,
+            count
+                .parse()
+                .context("the count of executions is no number")?,
+        ))
     }
 
     /// Ends both and waits until they are gone, so that their ports are free.

@@ -7,6 +7,7 @@ mod replay;
 mod report;
 mod shares;
 mod trace;
+pub(crate) mod validate;
 mod workload;
 
 use std::io::IsTerminal as _;
@@ -145,11 +146,9 @@ fn until_interrupted(
 async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
     let gpu = SoftGpu::start().await?;
     let mut runs = Vec::new();
-    for (name, settings) in [
-        ("stock", Settings::stock()),
-        ("weir", Settings::weir(workload.longest_objective())),
-    ] {
-        let mut children = Children::start(arguments.bind, workload.cost, &gpu, &settings).await?;
+    for settings in Settings::both(workload.longest_objective()) {
+        let name = settings.name();
+        let mut children = Children::start(arguments.bind, workload.cost, &gpu, settings).await?;
         let progress = progress_bar(name, workload, arguments.json);
         let answers = replay::replay(children.address(), workload, &progress).await;
         progress.finish_and_clear();

@@ -67,13 +67,10 @@ pub(crate) async fn replay(
                 Some(answer) = pending.join_next() => collect(answer, &mut answers, progress),
             }
         }
-        let body = serde_json::json!({"input": request.work.input, "output": request.work.output});
-        let budget = request.objective.as_millis().max(1);
+        let (body, budget) = (request.body(), request.budget_ms());
         let client = client.clone();
         pending.spawn(async move {
-            let outcome =
-                tokio::time::timeout(PATIENCE, send(client, address, body.to_string(), budget))
-                    .await;
+            let outcome = tokio::time::timeout(PATIENCE, send(client, address, body, budget)).await;
             Answer {
                 request: at,
                 outcome: outcome.ok().flatten(),
@@ -103,7 +100,7 @@ async fn send(
     client: Client<HttpConnector, Full<Bytes>>,
     address: SocketAddr,
     body: String,
-    budget_ms: u128,
+    budget_ms: u64,
 ) -> Option<Outcome> {
     let request = Request::post(format!("http://{address}/infer"))
         .header("Content-Type", "application/json")

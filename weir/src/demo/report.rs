@@ -48,12 +48,12 @@ struct Class {
 
 /// Hit rate = answers 200 within the objective ÷ requests sent; percentiles over answers 200.
 #[derive(Debug, Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     requests: usize,
     answered: usize,
-    hit_rate: f64,
+    pub(crate) hit_rate: f64,
     p50_ms: Option<f64>,
-    p95_ms: Option<f64>,
+    pub(crate) p95_ms: Option<f64>,
     p99_ms: Option<f64>,
     goodput_rps: f64,
     refused: usize,
@@ -68,14 +68,6 @@ impl Run {
         answers: &[Answer],
         served: u64,
     ) -> Self {
-        let mut times = vec![0_u32; workload.requests.len()];
-        for answer in answers.iter().filter(|answer| answer.outcome.is_some()) {
-            times[answer.request] += 1;
-        }
-        let ok = answers
-            .iter()
-            .filter(|answer| answer.outcome == Some(Outcome::Served))
-            .count();
         let classes = workload
             .classes
             .iter()
@@ -86,14 +78,32 @@ impl Run {
             });
         Self {
             name,
-            total: Figures::new(workload, answers, |_| true),
+            total: Figures::of(workload, answers),
             classes: classes.collect(),
-            answered_once: times.iter().all(|&n| n == 1) && ok as u64 == served,
+            answered_once: was_answered_once(workload, answers, served),
         }
     }
 }
 
+/// Whether each request got one answer, and the model-server served what was answered 200.
+pub(crate) fn was_answered_once(workload: &Workload, answers: &[Answer], served: u64) -> bool {
+    let mut times = vec![0_u32; workload.requests.len()];
+    for answer in answers.iter().filter(|answer| answer.outcome.is_some()) {
+        times[answer.request] += 1;
+    }
+    let ok = answers
+        .iter()
+        .filter(|answer| answer.outcome == Some(Outcome::Served))
+        .count();
+    times.iter().all(|&n| n == 1) && ok as u64 == served
+}
+
 impl Figures {
+    /// Those of all requests.
+    pub(crate) fn of(workload: &Workload, answers: &[Answer]) -> Self {
+        Self::new(workload, answers, |_| true)
+    }
+
     fn new(workload: &Workload, answers: &[Answer], of: impl Fn(usize) -> bool) -> Self {
         let requests = (0..workload.requests.len()).filter(|&at| of(at)).count();
         let answers: Vec<&Answer> = answers.iter().filter(|answer| of(answer.request)).collect();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use model_server::{Cost, Work};
+use policy::{Span, Time};
 
 use super::trace::Trace;
 
@@ -23,6 +24,18 @@ pub(crate) struct Request {
     pub(crate) work: Work,
     /// What it is counted as: an index into `classes`.
     pub(crate) class: usize,
+}
+
+impl Request {
+    /// What is sent.
+    pub(crate) fn body(&self) -> String {
+        serde_json::json!({"input": self.work.input, "output": self.work.output}).to_string()
+    }
+
+    /// The objective as the header states it.
+    pub(crate) fn budget_ms(&self) -> u64 {
+        u64::try_from(self.objective.as_millis()).map_or(u64::MAX, |budget| budget.max(1))
+    }
 }
 
 /// What the demo sends.
@@ -124,6 +137,42 @@ impl Workload {
         })
     }
 
+    /// The same requests, at most so many, so far apart that none meets another: each is sent so long after the one before it
+    /// can have been computed.
+    pub(crate) fn apart(&self, count: usize, gap: Duration) -> Self {
+        let mut arrival = Duration::ZERO;
+        let mut span = Duration::ZERO;
+        let each = self.requests.iter().take(count).map(|request| {
+            span = arrival;
+            arrival += request.service + gap;
+            Request {
+                arrival: span,
+                ..request.clone()
+            }
+        });
+        let requests = each.collect();
+        Self {
+            requests,
+            classes: self.classes.clone(),
+            span,
+            cost: self.cost,
+        }
+    }
+
+    /// The same in virtual time.
+    pub(crate) fn simulated(&self) -> Vec<simulator::instance::Request> {
+        let each = self
+            .requests
+            .iter()
+            .map(|request| simulator::instance::Request {
+                due: Time::ZERO.after(request.arrival.into()),
+                service: request.service.into(),
+                budget: Some(Span::from_millis(request.budget_ms())),
+                body_bytes: request.body().len() as u64,
+            });
+        each.collect()
+    }
+
     /// Sum of service times divided by the span.
     pub(crate) fn load(&self) -> f64 {
         let service: Duration = self.requests.iter().map(|request| request.service).sum();
@@ -174,6 +223,20 @@ mod tests {
                     .all(|r| r.objective == r.service.mul_f64(4.0))
             );
         }
+    }
+
+    #[test]
+    fn requests_apart_do_not_meet() {
+        let trace = Trace::bundled().unwrap();
+        let gap = Duration::from_millis(20);
+        let apart = Workload::new(&trace, 25.0, 1.0, 4.0, 1)
+            .unwrap()
+            .apart(50, gap);
+        assert_eq!(apart.requests.len(), 50);
+        for two in apart.requests.windows(2) {
+            assert_eq!(two[0].arrival + two[0].service + gap, two[1].arrival);
+        }
+        assert_eq!(apart.span, apart.requests[49].arrival);
     }
 
     #[test]

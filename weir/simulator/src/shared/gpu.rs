@@ -2,7 +2,9 @@
 //! depends on who else runs.
 //!
 //! Kernels are short and not simulated one by one: a process with an open gate runs without a break while it has
-//! work. A close lets what is in flight run to its end ([`GateTimes::in_flight_us`] at the speed of that moment). A
+//! work. A close lets what is in flight run to its end: launches are made ahead until [`GateTimes::in_flight_us`] of work is in
+//! flight at the speed of that moment ([`GateTimes::in_flight_alone_us`] where nobody has waited for a window), the next burst's
+//! among them if it is there already; a launch that has been made is not taken back, however long it is. A
 //! grant, an order to close and the word that a gate is shut take a message each ([`GateTimes::message_us`]); what
 //! [`Action::Contended`] says is read from shared memory at once, and a process without work then gives its token
 //! back at once.
@@ -13,12 +15,16 @@
 //!
 //! Every event costs O(pods of this GPU), beside what [`Tokens`] costs.
 
+mod process;
+
 use policy::tokens::{Account, Tokens};
-use policy::tokens::{Action, PodId, ProcessId, Quota, Refusal, SM_WHOLE, Settings, SettingsError};
+use policy::tokens::{Action, PodId, ProcessId, Refusal, SM_WHOLE, Settings, SettingsError};
 use policy::{Span, Time};
 
 use super::models::GateTimes;
 use crate::generate::nanos;
+use process::{Gate, Process};
+pub use process::{Guest, Member};
 
 /// Less work than this is rounding.
 const NOTHING: f64 = 0.01;
@@ -40,69 +46,14 @@ pub enum Event {
     Wakes,
 }
 
-/// A pod of a GPU, in one of the lives of its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
-    number: u32,
-    life: u32,
-}
-
-impl Member {
-    /// Its number on its GPU; free again when it is gone.
-    #[must_use]
-    pub const fn number(self) -> u32 {
-        self.number
-    }
-}
-
-/// What a pod is to its GPU.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Guest {
-    /// What its owner calls it.
-    pub owner: u32,
-    /// Its SMs, in hundredths of a percent.
-    pub sm: u32,
-    /// Its part of wall time.
-    pub quota: Quota,
-    /// f(S): its speed without neighbours.
-    pub speed: f64,
-    /// κ.
-    pub interference: f64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Gate {
-    Shut,
-    Open,
-    /// Told to close: what is in flight runs to its end.
-    Draining,
-}
-
-#[derive(Clone, Debug)]
-struct Process {
-    guest: Guest,
-    life: u32,
-    here: bool,
-    gate: Gate,
-    /// The scheduler does not know yet that the gate is shut.
-    tells: bool,
-    contended: bool,
-    wants: bool,
-    runs: bool,
-    /// Work of its burst, and how much of it is still to run after a close; in ns at speed 1.
-    left: f64,
-    in_flight: f64,
-    rate: f64,
-    /// Time in which it ran, and what of it the scheduler knows.
-    busy: Span,
-    told: Span,
-}
-
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Gpu {
     tokens: Tokens,
     times: GateTimes,
+    window: Span,
+    /// Until when somebody has waited within the last window.
+    contended_until: Time,
     processes: Vec<Process>,
     free: Vec<u32>,
     running: Vec<u32>,
@@ -126,6 +77,8 @@ impl Gpu {
         Ok(Self {
             tokens: Tokens::new(settings)?,
             times,
+            window: settings.window,
+            contended_until: Time::ZERO,
             processes: Vec::new(),
             free: Vec::new(),
             running: Vec::new(),
@@ -159,21 +112,7 @@ impl Gpu {
         });
         added?;
         let _reused = self.free.pop();
-        let mut process = Process {
-            guest,
-            life: 0,
-            here: true,
-            gate: Gate::Shut,
-            tells: false,
-            contended: false,
-            wants: false,
-            runs: false,
-            left: 0.0,
-            in_flight: f64::INFINITY,
-            rate: 0.0,
-            busy: Span::ZERO,
-            told: Span::ZERO,
-        };
+        let mut process = Process::new(guest);
         let at = number as usize;
         if at < self.processes.len() {
             process.life = self.processes[at].life;
@@ -215,7 +154,7 @@ impl Gpu {
         let process = &mut self.processes[number as usize];
         debug_assert!(!process.wants, "it has work already");
         process.wants = true;
-        process.left = work;
+        (process.given, process.left) = (work, work);
         match process.gate {
             Gate::Open => self.start(now, number),
             // It asks when the scheduler has heard of the close.
@@ -264,17 +203,22 @@ impl Gpu {
     }
 
     /// What a member that has ended does next, at the same moment: more work, so that its kernels follow each other
-    /// without a gap, or nothing.
-    pub fn next(&mut self, now: Time, member: Member, work: Option<f64>) {
+    /// without a gap, or nothing. With the work: since when it has been there to be launched.
+    pub fn next(&mut self, now: Time, member: Member, work: Option<(f64, Time)>) {
         let number = member.number;
         if self.stale(member) {
             return;
         }
         let process = &mut self.processes[number as usize];
         process.wants = work.is_some();
-        process.left = work.unwrap_or(0.0);
+        process.left = work.map_or(0.0, |(work, _)| work);
+        process.given = process.left;
+        let is_launched =
+            work.is_some_and(|(_, since)| since < process.closed_at) && process.in_flight > NOTHING;
         match (process.gate, work) {
             (Gate::Open, Some(_)) => {}
+            // Its launches are in flight as well.
+            (Gate::Draining, Some(_)) if is_launched => {}
             (Gate::Open, None) => {
                 self.stop(number);
                 if self.processes[number as usize].contended {
@@ -354,7 +298,6 @@ impl Gpu {
             return;
         }
         self.settle(now);
-        let in_flight = self.times.in_flight_us * 1e3;
         let process = &mut self.processes[member.number as usize];
         // It may be giving its token back already.
         if process.gate != Gate::Open {
@@ -362,7 +305,8 @@ impl Gpu {
         }
         if process.runs {
             process.gate = Gate::Draining;
-            process.in_flight = in_flight * process.rate;
+            process.closed_at = now;
+            process.in_flight = process.launched(process.bound * process.rate);
             self.foretell(now);
         } else {
             self.shut(now, member.number);
@@ -475,6 +419,18 @@ impl Gpu {
         }
     }
 
+    /// What a process may have in flight from now on, in ns.
+    fn bound(&self, now: Time) -> f64 {
+        let contended = self.times.in_flight_us;
+        let alone = self.times.in_flight_alone_us.unwrap_or(contended);
+        let us = if now < self.contended_until {
+            contended
+        } else {
+            alone
+        };
+        us * 1e3
+    }
+
     fn foretell_wake(&mut self) {
         if let Some(at) = self.tokens.next_wake()
             && at < self.wakes_at
@@ -508,14 +464,25 @@ impl Gpu {
         body(&mut self.tokens, &mut actions);
         let message = now.after(self.times.message());
         for action in actions.drain(..) {
+            if let Action::Contended {
+                contended: true, ..
+            } = action
+            {
+                self.contended_until = now.after(self.window);
+            }
+            let bound = self.bound(now);
             match action {
                 Action::Grant { process, .. } => {
-                    self.processes[process.0 as usize].contended = false;
+                    let own = &mut self.processes[process.0 as usize];
+                    own.contended = false;
+                    own.bound = bound;
                     let member = self.member(process.0);
                     self.ahead.push((message, Event::Opens(member)));
                 }
                 // The backstop: whoever is renewed goes on.
-                Action::Extend { .. } => {}
+                Action::Extend { process, .. } => {
+                    self.processes[process.0 as usize].bound = bound;
+                }
                 Action::Close { process, .. } => {
                     let member = self.member(process.0);
                     self.ahead.push((message, Event::Closes(member)));
@@ -523,6 +490,7 @@ impl Gpu {
                 Action::Contended { process, contended } => {
                     let own = &mut self.processes[process.0 as usize];
                     own.contended = contended;
+                    own.bound = bound;
                     if contended && own.gate == Gate::Open && !own.wants {
                         self.shut(now, process.0);
                     }

@@ -25,6 +25,10 @@ pub struct Model {
     pub law: Law,
     /// κ: by what each neighbour that runs at the same time slows it.
     pub interference: f64,
+    /// What one launch computes, in µs with all SMs and without neighbours: a close waits for the end of those that have been
+    /// made. 0: next to nothing.
+    #[serde(default)]
+    pub launch_us: f64,
 }
 
 /// What a model needs of a GPU's memory, in MB of 2^20 bytes.
@@ -61,8 +65,10 @@ pub struct GateTimes {
     pub message_us: f64,
     /// From a close to the question of a process that has more to do, µs.
     pub ask_us: f64,
-    /// What a process may have launched ahead, µs.
+    /// What a process may have launched ahead, µs …
     pub in_flight_us: f64,
+    /// … and where nobody has waited for it within the last window; none: the same.
+    pub in_flight_alone_us: Option<f64>,
 }
 
 /// See the [module](self).
@@ -143,6 +149,13 @@ impl Models {
                 interference.to_string(),
                 "0 to 100",
             )?;
+            let launch = model.launch_us;
+            check(
+                (0.0..=1e9).contains(&launch),
+                format!("models[{at}].launch_us"),
+                launch.to_string(),
+                "0 to 1e9",
+            )?;
             let is_new = (self.models[..at].iter()).all(|other| other.name != model.name);
             check(
                 is_new,
@@ -163,6 +176,11 @@ impl Models {
             ("gate.message_us", self.gate.message_us, 1e9),
             ("gate.ask_us", self.gate.ask_us, 1e9),
             ("gate.in_flight_us", self.gate.in_flight_us, 1e9),
+            (
+                "gate.in_flight_alone_us",
+                self.gate.in_flight_alone_us.unwrap_or(0.0),
+                1e9,
+            ),
         ] {
             check(
                 (0.0..=most).contains(&value),
@@ -283,6 +301,11 @@ mod tests {
                 "interference = 0.141",
                 "interference = -1",
                 "models[1].interference is -1",
+            ),
+            (
+                "interference = 0.194",
+                "launch_us = -1\ninterference = 0.194",
+                "models[2].launch_us is -1",
             ),
             (
                 "name = \"RNNT\"",

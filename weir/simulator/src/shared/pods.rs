@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use policy::Time;
 use policy::tokens::Quota;
+use policy::{Span, Time};
 
 use super::gpu::Member;
 
@@ -35,8 +35,8 @@ pub(super) struct Pod {
     pub(super) phase: Phase,
     /// Tells the lives of its number apart; none for a pod that was there from the beginning or is gone.
     pub(super) start: u64,
-    /// Whether each answer is followed by a request.
-    pub(super) loops: bool,
+    /// In how long an answer is followed by a request, if at all.
+    pub(super) loops: Option<Span>,
     /// On its GPU, once it is ready.
     pub(super) member: Option<Member>,
     pub(super) serves: Option<Request>,
@@ -70,7 +70,7 @@ impl Pods {
         gpu: u32,
         sm: u32,
         quota: Quota,
-        loops: bool,
+        loops: Option<Span>,
     ) -> u32 {
         let number = self.next();
         let _reused = self.free.pop();

@@ -32,8 +32,10 @@ pub struct Loop {
     pub quota: Quota,
     /// The GPU it is on.
     pub gpu: u32,
-    /// Requests that are always in flight, one at least.
+    /// Requests that are always in flight, one at least; but for pauses.
     pub in_flight: u32,
+    /// From an answer to the request that follows it.
+    pub pause: Span,
 }
 
 /// Why a run cannot be made, or came to an end.
@@ -77,6 +79,8 @@ enum Event {
     Gpu(u32, gpu::Event),
     /// A pod has started: the so manieth.
     Ready(u32, u64),
+    /// A pod that paused has its next request.
+    Again(u32),
     /// Pods of all functions are decided on.
     Decide,
 }
@@ -136,7 +140,9 @@ pub fn loops(
     let mut counted_from = Vec::new();
     for (at, own) in (0..).zip(pods) {
         (run.functions).push(Function::new(own.model, Span(u64::MAX), streams, at));
-        let pod = run.pods.add(at, own.gpu, own.sm, own.quota, true);
+        let pod = run
+            .pods
+            .add(at, own.gpu, own.sm, own.quota, Some(own.pause));
         run.join(pod)?;
         for _ in 0..own.in_flight.max(1) {
             run.arrive_at(pod, Time::ZERO);
@@ -297,6 +303,7 @@ impl<'a> Run<'a> {
                     }
                 }
             }
+            Some(Event::Again(pod)) => self.arrive_at(pod, self.agenda.now()),
             Some(Event::Decide) => self.decide(),
             None => {}
         }
@@ -312,7 +319,10 @@ impl<'a> Run<'a> {
             self.answer(pod);
             let next = self.pods[pod].queue.pop_front();
             self.pods[pod].serves = next;
-            let work = next.map(|_| self.work(pod));
+            // One that loops has launched it when it came; others launch one request after the other.
+            let loops = self.pods[pod].loops.is_some();
+            let since = next.map(|next| if loops { next.arrival } else { now });
+            let work = since.map(|since| (self.work(pod), since));
             self.gpus[gpu as usize].next(now, member, work);
             if next.is_none() && self.pods[pod].phase == Phase::Leaving {
                 self.pods.leavers.push(pod);
@@ -400,12 +410,16 @@ impl<'a> Run<'a> {
             return;
         };
         let outcome = &mut self.functions[own.function as usize].outcome;
-        if own.loops {
+        if let Some(pause) = own.loops {
             // What counts is when it is answered: a loop never ends.
-            own.queue.push_back(Request {
-                arrival: now,
-                deadline: Time::NEVER,
-            });
+            if pause > Span::ZERO {
+                self.agenda.add(now.after(pause), Event::Again(pod));
+            } else {
+                own.queue.push_back(Request {
+                    arrival: now,
+                    deadline: Time::NEVER,
+                });
+            }
             if now >= self.span.from {
                 outcome.requests += 1;
                 outcome.latencies.record(now.since(request.arrival));
@@ -429,6 +443,7 @@ impl<'a> Run<'a> {
             quota: own.quota,
             speed: model.speed(own.sm),
             interference: model.interference,
+            launch: model.launch_us * 1e3,
         };
         let gpu = own.gpu;
         let member = self.gpus[gpu as usize].add(now, guest)?;

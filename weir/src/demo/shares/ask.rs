@@ -1,11 +1,13 @@
 //! What is asked for: pods, their work, the rule, how long.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use model_server::Model;
+use policy::tokens;
+
+pub(crate) use super::work::Work;
+use super::work::{PAUSES, in_turn};
 
 /// Pods, at most: each is a process, and this machine has a few cores.
 const PODS_MAX: usize = 16;
@@ -68,18 +70,6 @@ pub(crate) struct Pod {
     /// Seconds of the measured span.
     pub(crate) idle_from: f64,
     pub(crate) idle_for: f64,
-}
-
-/// What a pod computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Work {
-    Kernels,
-    Long,
-    Graphs,
-    Pauses,
-    /// The four above, in turn.
-    Mixed,
-    Model(&'static str),
 }
 
 /// By what rule the agent gives tokens: see its configuration.
@@ -200,60 +190,19 @@ impl Pod {
     }
 }
 
-/// How long a caller that pauses computes, and then pauses.
-const PAUSES: Duration = Duration::from_millis(5);
-
-impl Work {
-    /// The load program's arguments. Pauses are real time, and so scaled here; kernels are scaled by the GPU.
-    pub(crate) fn arguments(self, time: u32) -> Vec<String> {
-        let of = |words: &str| words.split_whitespace().map(str::to_owned).collect();
-        match self {
-            Self::Kernels | Self::Mixed => of("--kernel 100us --batch 64"),
-            Self::Long => of("--kernel 50ms --batch 1"),
-            Self::Graphs => of("--kernel 100us --batch 50 --graph"),
-            Self::Pauses => {
-                let pause = (PAUSES * time).as_millis();
-                of(&format!("--kernel 100us --batch 50 --pause {pause}ms"))
-            }
-            Self::Model(name) => of(&format!("--model {name}")),
-        }
-    }
-}
-
-const WORKS: [(&str, Work); 5] = [
-    ("kernels", Work::Kernels),
-    ("long", Work::Long),
-    ("graphs", Work::Graphs),
-    ("pauses", Work::Pauses),
-    ("mixed", Work::Mixed),
-];
-
-impl fmt::Display for Work {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = WORKS.iter().find(|(_, work)| work == self);
-        formatter.write_str(match (self, named) {
-            (Self::Model(name), _) | (_, Some((name, _))) => name,
-            (_, None) => "",
-        })
-    }
-}
-
-impl FromStr for Work {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some((_, work)) = WORKS.iter().find(|(name, _)| *name == text) {
-            return Ok(*work);
-        }
-        let model = Model::names().find(|name| *name == text);
-        model.map(Self::Model).ok_or_else(|| {
-            let names = WORKS.iter().map(|(name, _)| *name).chain(Model::names());
-            format!("allowed: {}", names.collect::<Vec<_>>().join(", "))
-        })
-    }
-}
-
 impl Rule {
+    /// The same in virtual time.
+    pub(crate) const fn simulated(self) -> tokens::Rule {
+        match self {
+            Self::Weir => tokens::Rule::Weir,
+            Self::Paper => tokens::Rule::Paper,
+            Self::ReactiveBucket => tokens::Rule::ReactiveBucket,
+            Self::TimeOnly => tokens::Rule::TimeOnly,
+            Self::Racing => tokens::Rule::Racing,
+            Self::Exclusive => tokens::Rule::Exclusive,
+        }
+    }
+
     /// As the agent's configuration names it.
     pub(crate) fn name(self) -> String {
         self.to_possible_value()
@@ -346,7 +295,7 @@ impl Pods {
             let mut pod = told.pod;
             pod.name = format!("pod-{}", at + 1);
             pod.work = match told.work.unwrap_or(work) {
-                Work::Mixed => WORKS[at % 4].1,
+                Work::Mixed => in_turn(at),
                 work => work,
             };
             pod

@@ -39,6 +39,7 @@ pub(crate) struct Got {
     pub(crate) sm_seconds: f64,
     /// Batches that ended within the span.
     pub(crate) requests: u64,
+    pub(crate) p95_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
 }
 
@@ -80,30 +81,47 @@ pub(crate) fn got(track: &Track, span: Stretch, time: u32) -> Got {
         .map(|(from, to)| to - from)
         .collect();
     took.sort_unstable();
-    let rank = (took.len() * 99).div_ceil(100).max(1);
-    let ms = |ns: &u64| float(*ns) / 1e6 / f64::from(time);
+    let ms = |percent: usize| {
+        let rank = (took.len() * percent).div_ceil(100).max(1);
+        let ns = took.get(rank - 1);
+        ns.map(|&ns| float(ns) / 1e6 / f64::from(time))
+    };
     Got {
         share: float(length(&union(&track.kernels, span))) / whole,
         longest_ns: longest.unwrap_or(0),
         sm_seconds: softgpu::summary::sm_seconds(track.millisms_ns) / f64::from(time),
         requests: took.len() as u64,
-        p99_ms: took.get(rank - 1).map(ms),
+        p95_ms: ms(95),
+        p99_ms: ms(99),
     }
+}
+
+/// When kernels of pods ran, in order, and whose they were.
+fn in_order(tracks: &[Track], span: Stretch) -> Vec<(Stretch, usize)> {
+    let mut all: Vec<(Stretch, usize)> = Vec::new();
+    for (pod, track) in tracks.iter().enumerate() {
+        all.extend(union(&track.kernels, span).iter().map(|own| (*own, pod)));
+    }
+    all.sort_unstable();
+    all
 }
 
 /// How often the device went from one pod's kernels to another's.
 pub(crate) fn hand_overs(tracks: &[Track], span: Stretch) -> u64 {
-    let mut starts: Vec<(u64, usize)> = Vec::new();
-    for (pod, track) in tracks.iter().enumerate() {
-        starts.extend(
-            union(&track.kernels, span)
-                .iter()
-                .map(|(from, _)| (*from, pod)),
-        );
-    }
-    starts.sort_unstable();
-    let changes = starts.windows(2).filter(|two| two[0].1 != two[1].1);
+    let all = in_order(tracks, span);
+    let changes = all.windows(2).filter(|two| two[0].1 != two[1].1);
     changes.count() as u64
+}
+
+/// Median of the times in which nothing ran while the device went from one pod's kernels to another's.
+pub(crate) fn passing_ns(tracks: &[Track], span: Stretch) -> Option<u64> {
+    let all = in_order(tracks, span);
+    let changes = all.windows(2).filter(|two| two[0].1 != two[1].1);
+    let mut idle: Vec<u64> = changes
+        .filter_map(|two| two[1].0.0.checked_sub(two[0].0.1))
+        .collect();
+    idle.sort_unstable();
+    idle.get(idle.len() / 2).copied()
 }
 
 /// A pod's account of quota: see the [module](self).
@@ -460,5 +478,8 @@ mod tests {
         };
         let tracks = [track(&[(0, 1), (1, 2), (5, 6)]), track(&[(3, 4)])];
         assert_eq!(hand_overs(&tracks, (0, 10)), 2);
+        // One idle time of one, one of one.
+        assert_eq!(passing_ns(&tracks, (0, 10)), Some(1));
+        assert_eq!(passing_ns(&tracks[..1], (0, 10)), None);
     }
 }

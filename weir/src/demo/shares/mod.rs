@@ -8,6 +8,7 @@ mod measure;
 mod node;
 mod report;
 mod suite;
+mod work;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,9 +20,10 @@ use softgpu_wire::ledger::What;
 
 use super::gpu::{Device, SoftGpu};
 use super::report::print;
-pub(crate) use ask::{Ask, Options};
+pub(crate) use ask::{Ask, Options, Pod, Rule, Work, pods};
 use measure::{Got, Stretch, TOKEN_NS, Track, float};
 use node::{Node, Stamps};
+pub(crate) use report::{new_table, rate};
 
 /// How long it is measured unless told otherwise, in s.
 const SECONDS: f64 = 10.0;
@@ -30,7 +32,7 @@ const REPEATS: usize = 2;
 /// Lag of the 99th percentile, as a part of the shortest token, above which a run is disturbed.
 const LAG_PART: f64 = 0.05;
 /// What is dropped before the measured span, before it is scaled.
-const DROPPED: Duration = Duration::from_secs(1);
+pub(crate) const DROPPED: Duration = Duration::from_secs(1);
 
 /// A measurement's outcome.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub(crate) struct Outcome {
     /// Share of the span in which any kernel ran.
     pub(crate) busy: f64,
     pub(crate) hand_overs: u64,
+    /// Median of the times for which nothing ran while it went from one pod to another, in µs, if it ever did.
+    pub(crate) passing_us: Option<f64>,
     /// Why the result cannot be trusted.
     pub(crate) disturbed: Option<String>,
     /// How often it was run.
@@ -96,7 +100,8 @@ async fn measured(ask: &Ask) -> anyhow::Result<Outcome> {
     best.context("nothing was measured")
 }
 
-async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
+/// Measures once.
+pub(crate) async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
     let gpu = SoftGpu::scaled(ask.part, ask.time).await?;
     let mut node = Node::start(&gpu, ask).await?;
     tokio::time::sleep(DROPPED * ask.time).await;
@@ -139,6 +144,7 @@ async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
         idle_while_waiting: measure::idle_while_waiting(&tracks, &limits, span, ask.time),
         busy: float(busy) / float(span.1 - span.0),
         hand_overs: measure::hand_overs(&tracks, span),
+        passing_us: measure::passing_ns(&tracks, span).map(|ns| float(ns) / 1e3),
         disturbed: disturbed(&device, ask.time),
         device,
         ask: ask.clone(),

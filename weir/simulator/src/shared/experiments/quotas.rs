@@ -63,6 +63,7 @@ pub fn proportion(models: &Models, seed: u64, rule: Rule) -> Result<Proportion, 
                     quota: quota(percent, percent),
                     gpu: 0,
                     in_flight: IN_FLIGHT,
+                    pause: Span::ZERO,
                 };
                 let outcome = loops(models, &settings, &[pod], span, &streams)?;
                 Ok::<_, RunError>(outcome.pods[0].throughput(outcome.counted))
@@ -125,6 +126,7 @@ pub fn isolation(models: &Models, seed: u64, rule: Rule) -> Result<Isolation, Ru
             quota,
             gpu: 0,
             in_flight: IN_FLIGHT,
+            pause: Span::ZERO,
         };
         let pods = [pod("ResNet", quota(50, 80)), pod("RNNT", quota(50, 50))];
         let both = loops(models, &settings, &pods, span, &streams)?;
@@ -210,6 +212,7 @@ pub fn eight(models: &Models, seed: u64, way: Eight) -> Result<Reached, RunError
             quota: Quota::new(share, share).unwrap_or_else(|_| unreachable!("they are equal")),
             gpu: slot.0,
             in_flight: IN_FLIGHT,
+            pause: Span::ZERO,
         });
     }
     let streams = Streams::new("fast-pack", seed);

@@ -79,7 +79,7 @@ impl Run<'_> {
         let Ok(quota) = quota else { return };
         self.count_pods(now);
         self.area += area(&point);
-        let taken = (self.pods).add(function, placement.slot.0, point.sm, quota, false);
+        let taken = (self.pods).add(function, placement.slot.0, point.sm, quota, None);
         debug_assert_eq!(taken, pod, "the number that was looked at");
         self.outcome.started += 1;
         let start = self.outcome.started;

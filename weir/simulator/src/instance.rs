@@ -1,0 +1,484 @@
+//! One instance behind its queue-proxy, as it runs in a pod: requests come to the proxy, wait at its gate, are at the
+//! user container one at a time, and their answers go back.
+//!
+//! Who starts, waits, is refused or shed is [`policy::gate`]; until when a request must be answered [`policy::slo`]; how long
+//! it will take [`policy::class`] and [`policy::profile`]: what the queue-proxy runs, called in its order. What the proxy
+//! adds to that and this module therefore has, too: a request that is shed while it waits hears so at the next tick of the
+//! proxy's timer, and how long a request took is learned before its place is given on.
+//!
+//! **Hops.** From the time a request is due until it is at the gate, and from the end of its place until the answer is with the
+//! client, half of [`Hop::outside`] passes each; between the place and the computation, there and back, half of
+//! [`Hop::inside`] each, in which nobody else computes. Hops are measured, see [`Hops`]; a request takes one of them at random
+//! and as a whole, so that what goes together stays together.
+//!
+//! Every event costs what the gate costs: O(log of the queue's depth). Memory grows with the requests.
+
+use policy::class;
+use policy::gate::{Action, Admission, Arrival, Gate, Late, Order, RefuseReason, Settings};
+use policy::profile::{ClassId, Profile};
+use policy::slo::{Deadline, Signals};
+use policy::{RequestId, Span, Time};
+use thiserror::Error;
+
+use crate::agenda::Agenda;
+use crate::random::Stream;
+
+/// The proxy's timers go off at whole milliseconds (tokio's resolution).
+const TICK: Span = Span::from_millis(1);
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// When it is due to be sent.
+    pub due: Time,
+    /// How long it is computed.
+    pub service: Span,
+    /// What it states of its objective (`Weir-Budget-Ms`), if anything.
+    pub budget: Option<Span>,
+    /// Its body's length, in bytes.
+    pub body_bytes: u64,
+}
+
+/// How the proxy is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// Requests that may wait.
+    pub depth: usize,
+    /// The revision's objective; without one requests start as they came.
+    pub slo: Option<Span>,
+    /// What becomes of requests that cannot make it.
+    pub late: Late,
+    /// The revision's request timeout.
+    pub revision_timeout: Span,
+}
+
+/// What passes besides computing while nobody else is there, for one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Hop {
+    /// Between the client and the gate, both ways.
+    pub outside: Span,
+    /// Between the gate and the computation, both ways.
+    pub inside: Span,
+}
+
+/// Hops that were measured, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hops(Vec<Hop>);
+
+/// There is nothing measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("hops: none was measured; at least one is needed")]
+pub struct NoHops;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was answered.
+    Served,
+    /// It found the queue full, or lost its place to one that could make it.
+    Refused,
+    /// It could not make it.
+    Shed,
+}
+
+/// What a client sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What became of it.
+    pub fate: Fate,
+    /// From the time it was due to its answer.
+    pub latency: Span,
+}
+
+impl Hops {
+    /// These.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn new(measured: Vec<Hop>) -> Result<Self, NoHops> {
+        if measured.is_empty() {
+            return Err(NoHops);
+        }
+        Ok(Self(measured))
+    }
+
+    /// One of them, each as likely.
+    fn draw(&self, stream: &mut Stream) -> Hop {
+        let count = self.0.len() as u64;
+        // The high half of a product: no part of the range is preferred by more than 2^-64 times the count.
+        let at = (u128::from(stream.bits()) * u128::from(count)) >> 64;
+        self.0[usize::try_from(at).unwrap_or(0)]
+    }
+}
+
+/// Serves requests that are in the order of their time; an answer for each, in the same order. The same requests, settings,
+/// hops and stream give the same answers everywhere.
+#[must_use]
+pub fn serve(requests: &[Request], proxy: &Proxy, hops: &Hops, stream: &mut Stream) -> Vec<Answer> {
+    let mut run = Run {
+        requests,
+        proxy,
+        // Drawn in the order of requests, whatever becomes of them: each policy meets the same.
+        hops: requests.iter().map(|_| hops.draw(stream)).collect(),
+        agenda: Agenda::new(),
+        gate: Gate::new(Settings {
+            concurrency: 1,
+            depth: proxy.depth,
+            order: if proxy.slo.is_some() {
+                Order::Deadline
+            } else {
+                Order::Arrival
+            },
+            late: proxy.late,
+        }),
+        profile: Profile::new(class::COUNT, Span::ZERO),
+        wakes_at: Time::NEVER,
+        actions: Vec::new(),
+        answers: vec![None; requests.len()],
+    };
+    for (at, request) in requests.iter().enumerate() {
+        let arrives = request.due.after(half(run.hops[at].outside));
+        run.agenda.add(arrives, Event::Arrives(at));
+    }
+    while let Some(event) = run.agenda.take() {
+        run.happen(event);
+    }
+    let unanswered = Answer {
+        fate: Fate::Refused,
+        latency: Span(u64::MAX),
+    };
+    // Each has one: whoever waits is started or refused at the latest when all before it have left.
+    (run.answers.into_iter())
+        .map(|answer| answer.unwrap_or(unanswered))
+        .collect()
+}
+
+const fn half(span: Span) -> Span {
+    Span(span.0 / 2)
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    /// It is at the gate.
+    Arrives(usize),
+    /// Its place is free again; since when it had it.
+    Departs(usize, Time),
+    /// The proxy's timer goes off.
+    Wakes,
+}
+
+struct Run<'a> {
+    requests: &'a [Request],
+    proxy: &'a Proxy,
+    hops: Vec<Hop>,
+    agenda: Agenda<Event>,
+    gate: Gate,
+    profile: Profile,
+    wakes_at: Time,
+    actions: Vec<Action>,
+    answers: Vec<Option<Answer>>,
+}
+
+impl Run<'_> {
+    fn happen(&mut self, event: Event) {
+        let now = self.agenda.now();
+        let mut actions = std::mem::take(&mut self.actions);
+        match event {
+            Event::Arrives(at) => self.arrive(at, &mut actions),
+            Event::Departs(at, since) => {
+                let (class, _) = self.signs(at, now);
+                self.profile.observe(class, now.since(since));
+                self.end(at, Fate::Served);
+                self.gate.depart(now, &mut actions);
+            }
+            Event::Wakes => {
+                self.wakes_at = Time::NEVER;
+                // Whom it was set for may have left.
+                if self.gate.next_wake().is_some_and(|at| at <= now) {
+                    self.gate.wake(now, &mut actions);
+                }
+            }
+        }
+        for action in actions.drain(..) {
+            match action {
+                Action::Dispatch { id, .. } => self.start(number(id)),
+                Action::Refuse { id, reason, .. } => self.end(number(id), fate(reason)),
+            }
+        }
+        self.actions = actions;
+        self.set_timer();
+    }
+
+    fn arrive(&mut self, at: usize, actions: &mut Vec<Action>) {
+        let now = self.agenda.now();
+        let (class, deadline) = self.signs(at, now);
+        let arrival = Arrival {
+            id: RequestId(at as u64),
+            at: now,
+            key: deadline.latest_start(self.profile.estimate(class), Span::ZERO),
+            objective: deadline.objective.unwrap_or_default(),
+            kept: false,
+        };
+        match self.gate.arrive(now, arrival, actions) {
+            Admission::Dispatch(_) => self.start(at),
+            Admission::Wait(_) => {}
+            Admission::Refuse(reason) => self.end(at, fate(reason)),
+        }
+    }
+
+    /// What the proxy reads of a request.
+    fn signs(&self, at: usize, arrival: Time) -> (ClassId, Deadline) {
+        let request = &self.requests[at];
+        let signals = Signals {
+            budget: request
+                .budget
+                .map(|own| own.min(self.proxy.revision_timeout)),
+            slo: self.proxy.slo,
+            revision_timeout: self.proxy.revision_timeout,
+            ..Signals::default()
+        };
+        let deadline = signals.deadline(arrival);
+        let class = class::of(deadline.objective, Some(request.body_bytes));
+        (class, deadline)
+    }
+
+    fn start(&mut self, at: usize) {
+        let now = self.agenda.now();
+        let ends = now
+            .after(self.hops[at].inside)
+            .after(self.requests[at].service);
+        self.agenda.add(ends, Event::Departs(at, now));
+    }
+
+    fn end(&mut self, at: usize, fate: Fate) {
+        let hop = self.hops[at].outside;
+        let told = self.agenda.now().after(hop.less(half(hop)));
+        self.answers[at] = Some(Answer {
+            fate,
+            latency: told.since(self.requests[at].due),
+        });
+    }
+
+    /// As the proxy's timer: for who is late first, at the tick behind it.
+    fn set_timer(&mut self) {
+        let Some(late) = self.gate.next_wake() else {
+            return;
+        };
+        let at = Time(late.0.div_ceil(TICK.0).saturating_mul(TICK.0));
+        if at < self.wakes_at {
+            self.wakes_at = at;
+            self.agenda.add(at, Event::Wakes);
+        }
+    }
+}
+
+fn number(id: RequestId) -> usize {
+    usize::try_from(id.0).unwrap_or(usize::MAX)
+}
+
+const fn fate(reason: RefuseReason) -> Fate {
+    match reason {
+        RefuseReason::Full | RefuseReason::Displaced => Fate::Refused,
+        RefuseReason::Late => Fate::Shed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::{Purpose, Streams};
+
+    const MS: u64 = 1_000_000;
+
+    fn stream(seed: u64) -> Stream {
+        Streams::new("instance", seed).stream(Purpose::Noise, 0)
+    }
+
+    fn hops(outside_ms: u64, inside_ms: u64) -> Hops {
+        let (outside, inside) = (Span::from_millis(outside_ms), Span::from_millis(inside_ms));
+        Hops::new(vec![Hop { outside, inside }]).unwrap()
+    }
+
+    fn request(due_ms: u64, service_ms: u64, budget_ms: u64) -> Request {
+        Request {
+            due: Time(due_ms * MS),
+            service: Span::from_millis(service_ms),
+            budget: Some(Span::from_millis(budget_ms)),
+            body_bytes: 25,
+        }
+    }
+
+    const STOCK: Proxy = Proxy {
+        depth: 10,
+        slo: None,
+        late: Late::Serve,
+        revision_timeout: Span::from_secs(300),
+    };
+    const WEIR: Proxy = Proxy {
+        slo: Some(Span::from_secs(1)),
+        late: Late::Shed,
+        ..STOCK
+    };
+
+    fn latencies(answers: &[Answer]) -> Vec<(Fate, u64)> {
+        let each = answers.iter();
+        each.map(|own| (own.fate, own.latency.as_millis()))
+            .collect()
+    }
+
+    #[test]
+    fn one_alone_takes_its_service_and_its_hops() {
+        for proxy in [STOCK, WEIR] {
+            let answers = serve(&[request(7, 50, 200)], &proxy, &hops(2, 4), &mut stream(1));
+            assert_eq!(latencies(&answers), [(Fate::Served, 56)]);
+        }
+        assert_eq!(Hops::new(Vec::new()), Err(NoHops));
+    }
+
+    #[test]
+    fn arrival_order_lets_one_wait_for_the_other_and_hops_inside_count_as_taken() {
+        let requests = [
+            request(0, 50, 60),
+            request(1, 10, 20),
+            request(2, 10, 1_000),
+        ];
+        let answers = serve(&requests, &STOCK, &hops(2, 4), &mut stream(1));
+        // At the gate at 1, 2 and 3; places end at 55, 69 and 83.
+        let served = [(Fate::Served, 56), (Fate::Served, 69), (Fate::Served, 82)];
+        assert_eq!(latencies(&answers), served);
+    }
+
+    #[test]
+    fn deadline_order_starts_the_urgent_one_first() {
+        let requests = [
+            request(0, 50, 200),
+            request(1, 30, 900),
+            request(2, 10, 100),
+        ];
+        let answers = serve(&requests, &WEIR, &hops(0, 0), &mut stream(1));
+        let served = [(Fate::Served, 50), (Fate::Served, 89), (Fate::Served, 58)];
+        assert_eq!(latencies(&answers), served);
+    }
+
+    #[test]
+    fn who_is_late_while_it_waits_is_shed_at_the_tick_behind_but_for_one_a_second() {
+        let late = |due| request(due, 10, 20);
+        let requests = [request(0, 500, 900), late(10), late(11), late(12)];
+        let answers = serve(&requests, &WEIR, &hops(0, 0), &mut stream(1));
+        assert_eq!(answers[0].fate, Fate::Served);
+        // The first is kept, the others' keys are 31 and 32 ms.
+        assert_eq!(latencies(&answers)[1], (Fate::Served, 500));
+        assert_eq!(
+            latencies(&answers)[2..],
+            [(Fate::Shed, 21), (Fate::Shed, 21)]
+        );
+    }
+
+    #[test]
+    fn the_queue_holds_as_many_as_it_may() {
+        let requests: Vec<_> = (0..20).map(|at| request(at, 100, 10)).collect();
+        let answers = serve(&requests, &STOCK, &hops(0, 0), &mut stream(1));
+        let served = answers.iter().filter(|own| own.fate == Fate::Served);
+        assert_eq!(served.count(), 11);
+    }
+
+    /// A second way to the same: first in, first out, ten places.
+    fn lindley(requests: &[Request], hops: &[Hop]) -> Vec<Option<Span>> {
+        let mut ends: Vec<Time> = Vec::new();
+        let mut order: Vec<usize> = (0..requests.len()).collect();
+        let at_gate = |at: usize| requests[at].due.after(half(hops[at].outside));
+        order.sort_by_key(|&at| (at_gate(at), at));
+        let mut answers = vec![None; requests.len()];
+        for at in order {
+            let arrives = at_gate(at);
+            let there = ends.iter().filter(|&&end| end > arrives).count();
+            if there > 10 {
+                continue;
+            }
+            let begins = ends.last().map_or(arrives, |&end| end.max(arrives));
+            let end = begins.after(hops[at].inside).after(requests[at].service);
+            ends.push(end);
+            let hop = hops[at].outside;
+            let told = end.after(hop.less(half(hop)));
+            answers[at] = Some(told.since(requests[at].due));
+        }
+        answers
+    }
+
+    #[test]
+    fn random_loads_in_arrival_order_are_what_a_recursion_says() {
+        for seed in 0..200 {
+            let mut random = stream(seed);
+            let mut due = 0;
+            let requests: Vec<Request> = (0..150)
+                .map(|_| {
+                    due += random.bits() % (20 * MS);
+                    Request {
+                        due: Time(due),
+                        service: Span(1 + random.bits() % (20 * MS)),
+                        budget: None,
+                        body_bytes: 0,
+                    }
+                })
+                .collect();
+            let measured: Vec<Hop> = (0..7)
+                .map(|_| Hop {
+                    outside: Span(random.bits() % MS),
+                    inside: Span(random.bits() % MS),
+                })
+                .collect();
+            let hops = Hops::new(measured).unwrap();
+            let (mut one, mut other) = (random.clone(), random);
+            let drawn: Vec<Hop> = requests.iter().map(|_| hops.draw(&mut one)).collect();
+            let answers = serve(&requests, &STOCK, &hops, &mut other);
+            for (answer, said) in answers.iter().zip(lindley(&requests, &drawn)) {
+                let own = (answer.fate == Fate::Served).then_some(answer.latency);
+                assert_eq!(own, said, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_request_has_one_answer_whatever_the_settings() {
+        for seed in 0..200 {
+            let mut random = stream(seed);
+            let mut due = 0;
+            let requests: Vec<Request> = (0..200)
+                .map(|_| {
+                    due += random.bits() % (15 * MS);
+                    let service = 1 + random.bits() % (20 * MS);
+                    Request {
+                        due: Time(due),
+                        service: Span(service),
+                        budget: Some(Span((service * 4).max(MS))),
+                        body_bytes: random.bits() % 100,
+                    }
+                })
+                .collect();
+            let proxy = if seed % 2 == 0 {
+                WEIR
+            } else {
+                Proxy {
+                    late: Late::Serve,
+                    depth: 3,
+                    ..WEIR
+                }
+            };
+            let answers = serve(&requests, &proxy, &hops(1, 1), &mut random.clone());
+            assert!(answers.iter().all(|own| own.latency.0 < u64::MAX));
+            // Computed one at a time: all of it fits between the first and the last answer.
+            let work: u64 = (requests.iter().zip(&answers))
+                .filter(|(_, own)| own.fate == Fate::Served)
+                .map(|(request, _)| request.service.0 + MS)
+                .sum();
+            let told = requests.iter().zip(&answers);
+            let last = told.map(|(request, own)| request.due.after(own.latency).0);
+            assert!(work <= last.max().unwrap(), "seed {seed}");
+            assert_eq!(
+                answers,
+                serve(&requests, &proxy, &hops(1, 1), &mut random),
+                "seed {seed}"
+            );
+        }
+    }
+}
