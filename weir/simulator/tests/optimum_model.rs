@@ -1,29 +1,15 @@
 //! The solver against an enumeration of everything, on cases small enough for that; and what it must say of cases that
 //! are too large to finish.
 
+mod random;
+
 use policy::{Span, Time};
+use random::Random;
 use simulator::optimum::plan::check;
 use simulator::optimum::{
     Case, CaseError, Function, Objective, Placed, PlanError, Request, Score, solve,
 };
 use simulator::statistics::Percentile;
-
-/// A small generator with a stated sequence (SplitMix64), so that a failure names its seed.
-struct Random(u64);
-
-impl Random {
-    const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    const fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 /// Some functions that crowd each other out, some of them too large; deadlines that few can keep.
 fn random_case(random: &mut Random, slots: usize, requests_max: u64) -> Case {

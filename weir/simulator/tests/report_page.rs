@@ -1,6 +1,8 @@
 //! The page is well formed, takes nothing from outside, holds no text that was not escaped, and is the same each time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod random;
+
 #[path = "report_page/reader.rs"]
 mod reader;
 #[path = "report_page/sample.rs"]
@@ -9,8 +11,8 @@ mod sample;
 use std::path::Path;
 
 use policy::{Span, Time};
+use random::Random;
 use reader::{Element, read};
-use sample::Random;
 use simulator::report::{
     Attainment, Busy, Curve, Doing, Latencies, Line, Part, Report, Section, Slots, Turn,
 };

@@ -1,37 +1,19 @@
 //! Histogram, timeline and seeds against models that keep everything.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod random;
+
 use policy::{Span, Time};
+use random::Random;
 use simulator::statistics::{Histogram, Interval, Percentile, Timeline};
 
-/// A small generator with a stated sequence (SplitMix64), so that a failure names its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn place(&mut self, bound: usize) -> usize {
-        usize::try_from(self.below(bound as u64)).unwrap()
-    }
-
-    /// All sizes are as likely.
-    fn of_any_size(&mut self) -> u64 {
-        let bits = self.below(65);
-        if bits == 0 {
-            0
-        } else {
-            self.next() >> (64 - bits)
-        }
+/// All sizes are as likely.
+fn of_any_size(random: &mut Random) -> u64 {
+    let bits = random.below(65);
+    if bits == 0 {
+        0
+    } else {
+        random.next() >> (64 - bits)
     }
 }
 
@@ -89,7 +71,7 @@ fn a_histogram_is_within_one_percent_of_the_values_themselves() {
                     parts[(at + 1) % 3].1.clear();
                 }
                 1..25 => {
-                    let value = Span(random.of_any_size());
+                    let value = Span(of_any_size(&mut random));
                     parts[at].0.record(value);
                     parts[at].1.push(value);
                 }
@@ -111,7 +93,7 @@ fn the_order_of_merging_changes_nothing() {
     let mut parts = vec![Histogram::new(); 4];
     for _ in 0..1_000 {
         let at = random.place(4);
-        parts[at].record(Span(random.of_any_size()));
+        parts[at].record(Span(of_any_size(&mut random)));
     }
     let mut forth = Histogram::new();
     let mut back = Histogram::new();

@@ -3,31 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a failure names its seed")]
 
+mod random;
+
 use policy::tokens::{Quota, Rule, Settings, Share};
 use policy::{Span, Time};
+use random::Random;
 use simulator::agenda::Agenda;
 use simulator::shared::Models;
 use simulator::shared::gpu::{Event, Gpu, Guest, Member};
 
 const MS: f64 = 1e6;
 const STEPS: u32 = 20_000;
-
-/// A small generator with a stated sequence (`SplitMix64`).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 /// What the model knows of a pod.
 struct Naive {

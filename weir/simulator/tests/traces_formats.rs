@@ -1,29 +1,19 @@
 //! Whole files of every format, as excerpts in `data/`.
 
+mod random;
+
 use std::io::Write as _;
 use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use policy::{Span, Time};
+use random::Random;
 use simulator::random::Streams;
 use simulator::traces::{
     Arrival, Format, FunctionInfo, Options, Placement, Series, Source, TraceError, Work, Workload,
     open, recognise, write_csv,
 };
-
-/// A small generator with a stated sequence (SplitMix64), so that a failure names its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 const FILES: [(&str, Format); 7] = [
     ("weir.csv", Format::Weir),

@@ -1,26 +1,16 @@
 //! What has to be so whatever a user asks: random clusters, functions and loads, and files that are spoiled at random.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod random;
+
 use policy::pool::preset::Preset;
+use random::Random;
 use simulator::random::Streams;
 use simulator::statistics::Interval;
 use simulator::traces::{Options, Source, open};
 use simulator::what_if::{
     Axis, Cluster, Functions, Limit, Load, Point, Rule, Scenario, Seeds, Window, verdicts,
 };
-
-/// `SplitMix64`.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 fn cluster(random: &mut Random) -> String {
     format!(

@@ -10,30 +10,11 @@ use simulator::report::{
 };
 use simulator::statistics::{Histogram, Interval, Percentile, Timeline, Unit};
 
-/// A small generator with a stated sequence (SplitMix64), so that a failure names its seed.
-pub(crate) struct Random(pub(crate) u64);
+use crate::random::Random;
 
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(crate) fn place(&mut self, bound: usize) -> usize {
-        usize::try_from(self.below(bound as u64)).unwrap()
-    }
-
-    /// From 0 to 1.
-    fn share(&mut self) -> f64 {
-        f64::from(u32::try_from(self.next() >> 32).unwrap()) / f64::from(u32::MAX)
-    }
+/// From 0 to 1.
+fn share(random: &mut Random) -> f64 {
+    f64::from(u32::try_from(random.next() >> 32).unwrap()) / f64::from(u32::MAX)
 }
 
 const MS: u64 = 1_000_000;
@@ -57,7 +38,7 @@ pub(crate) fn latencies(random: &mut Random, resident: u64, load: u64, count: u6
 
 fn by_seed(random: &mut Random, mean: f64, spread: f64) -> BTreeMap<u64, f64> {
     (20_250_707..20_250_717)
-        .map(|seed| (seed, mean + spread * (2.0 * random.share() - 1.0)))
+        .map(|seed| (seed, mean + spread * (2.0 * share(random) - 1.0)))
         .collect()
 }
 
@@ -104,7 +85,7 @@ fn attainment(random: &mut Random) -> Part {
             .map(|(&load, mean)| {
                 let spread = 0.09 * mean.min(1.02 - mean) + 0.004;
                 let values: Vec<f64> = (0..10)
-                    .map(|_| (mean + spread * (4.0 * random.share() - 2.0)).clamp(0.0, 1.0))
+                    .map(|_| (mean + spread * (4.0 * share(random) - 2.0)).clamp(0.0, 1.0))
                     .collect();
                 (load, Interval::of(&values).unwrap())
             })
@@ -187,7 +168,7 @@ fn busy(random: &mut Random) -> Part {
                 clippy::cast_sign_loss,
                 reason = "at most 60 ms"
             )]
-            let idle = (random.share() * wave * 24.0 * MS as f64) as u64;
+            let idle = (share(random) * wave * 24.0 * MS as f64) as u64;
             at += compute + idle;
         }
     }
