@@ -56,7 +56,7 @@ int main(int argc, char **argv)
     own[THREADS] = (pid_t)syscall(SYS_gettid);
     struct sigaction action = { .sa_handler = handle, .sa_flags = SA_RESTART };
     CHECK(sigaction(SIGALRM, &action, NULL) == 0 && sigaction(SIGCHLD, &action, NULL) == 0);
-    struct itimerval every = { { 0, 1000 }, { 0, 1000 } };
+    struct itimerval every = { { 0, 200 }, { 0, 200 } };
     CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0);
     gpu = gpu_open(argv[1]);
     pthread_t threads[THREADS];

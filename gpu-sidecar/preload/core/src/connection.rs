@@ -12,10 +12,12 @@ use std::time::Duration;
 use protocol::message::{FromAgent, MESSAGE_MAX};
 use protocol::page::{Facts, Orders, PAGE_BYTES};
 
+use crate::time;
+
 /// File descriptors below belong to the program.
 const FROM: c_int = 700;
-/// So often, in milliseconds, it is looked whether the program has closed the connection, which whoever waits is not told.
-const LOOK_MS: c_int = 1_000;
+/// So often it is looked whether the program has closed the connection, which whoever waits is not told.
+const LOOK: Duration = Duration::from_secs(1);
 
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 /// The socket's own number: the program may have closed the descriptor, and have a file of its own there.
@@ -259,11 +261,18 @@ pub(crate) fn receive(at_most: Option<Duration>) -> Received {
         events: libc::POLLIN,
         revents: 0,
     };
-    let timeout = at_most.map_or(LOOK_MS, |span| {
-        c_int::try_from(span.as_millis()).unwrap_or(c_int::MAX)
-    });
-    // SAFETY: one entry.
-    let count = unsafe { libc::poll(&raw mut ready, 1, timeout) };
+    let span = at_most.unwrap_or(LOOK);
+    let until = time::now().saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+    let count = loop {
+        let left = until.saturating_sub(time::now()).div_ceil(1_000_000);
+        let timeout = c_int::try_from(left).unwrap_or(c_int::MAX);
+        // SAFETY: one entry.
+        let count = unsafe { libc::poll(&raw mut ready, 1, timeout) };
+        // The program's signals, of which there may be many, are no answer.
+        if count >= 0 || errno() != libc::EINTR || timeout == 0 {
+            break count;
+        }
+    };
     if own() != Some(descriptor) {
         OPEN.store(false, Ordering::Release);
         return Received::Gone;

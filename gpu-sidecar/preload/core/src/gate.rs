@@ -155,13 +155,14 @@ fn any_under_way() -> bool {
 /// A launch may be made now.
 #[inline]
 fn may_launch(bound_holds: bool) -> bool {
-    let orders = link::orders();
-    let bound = if bound_holds {
-        u64::from(orders.inflight_us_max.load(Ordering::Relaxed)) * 1_000
-    } else {
-        SHUT
-    };
-    orders.gate.is_open() && IN_FLIGHT.load(Ordering::Relaxed) < bound
+    let bound = if bound_holds { bound() } else { SHUT };
+    link::orders().gate.is_open() && IN_FLIGHT.load(Ordering::Relaxed) < bound
+}
+
+/// So much may be in flight, in nanoseconds.
+#[inline]
+fn bound() -> u64 {
+    u64::from(link::orders().inflight_us_max.load(Ordering::Relaxed)) * 1_000
 }
 
 /// What a launch does at the gate, without the launch.
@@ -282,6 +283,10 @@ fn wait_at_gate(stream: Handle, default: Default) -> bool {
         streams::reap_all();
         if may_launch(true) {
             break true;
+        }
+        // Of a launch that is longer than the bound so little may be left that the next is to be there when it ends.
+        if streams::left_in_flight() < bound() {
+            break false;
         }
         // Streams run beside each other: while nobody waits, none is held up for the others' sake.
         if orders.contended.load(Ordering::Relaxed) == 0 && streams::has_nothing(stream, default) {
