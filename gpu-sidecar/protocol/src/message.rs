@@ -91,7 +91,7 @@ pub enum FromProcess {
         epoch: u64,
     },
     /// The process wants to hold that many bytes of the pod's memory in all, or no longer more than that. Answered in
-    /// *orders*: `memory_claim`, then `claim_answered` = `seq`.
+    /// *orders*: `memory_others` as they are now, `memory_claim`, then `claim_answered` = `seq`.
     Claim {
         /// Counted up by the process.
         seq: u32,

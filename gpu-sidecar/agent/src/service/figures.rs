@@ -1,13 +1,33 @@
 //! What metrics and control API are told.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use policy::tokens::ProcessId;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::process::Process;
 use super::slot::Shared;
 use super::turn::Service;
 use crate::state::{Figures, PodFigures, ProcessFigures, SlotFigures};
+
+/// Tells each process of a pod what the others hold.
+pub(super) fn tell_of_others(pod: &[ProcessId], processes: &HashMap<u32, Process>) {
+    let attached = pod.iter().filter_map(|id| {
+        let attached = processes.get(&id.0)?.attached.as_ref()?;
+        let own = attached.facts().bytes_used.load(Ordering::Relaxed);
+        Some((attached, own))
+    });
+    let attached: Vec<_> = attached.collect();
+    let sum = attached
+        .iter()
+        .fold(0_u64, |sum, (_, own)| sum.saturating_add(*own));
+    for (attached, own) in attached {
+        let orders = attached.orders();
+        orders.memory_others.store(sum - own, Ordering::Release);
+    }
+}
 
 impl Service {
     pub(super) fn figures(&mut self, now: u64) -> Figures {
@@ -57,22 +77,7 @@ impl Service {
                     last_error: facts.last_error.load(Ordering::Relaxed),
                 });
             }
-            for id in &served.processes {
-                if let Some(process) = processes.get(&id.0)
-                    && let Some(attached) = &process.attached
-                {
-                    let own = attached.facts().bytes_used.load(Ordering::Relaxed);
-                    let others = if all.len() > 1 {
-                        used.saturating_sub(own)
-                    } else {
-                        0
-                    };
-                    attached
-                        .orders()
-                        .memory_others
-                        .store(others, Ordering::Release);
-                }
-            }
+            tell_of_others(&served.processes, processes);
             let slot = self.slots.get(&served.pod.slot);
             pods.push(PodFigures {
                 pod: Arc::clone(&served.pod),

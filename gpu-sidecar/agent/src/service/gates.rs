@@ -3,6 +3,7 @@
 use policy::tokens::ProcessId;
 use protocol::message::FromAgent;
 
+use super::figures::tell_of_others;
 use super::memory::Answer;
 use super::turn::Service;
 use crate::state::{PodKey, SlotKey};
@@ -136,6 +137,8 @@ impl Service {
             0 => u64::MAX,
             limit => limit,
         };
+        // With the answer the process learns how the pod stands.
+        tell_of_others(&served.processes, &self.processes);
         match served.claims.claim(id, seq, bytes, limit, now) {
             Some(answer) => {
                 self.answers.push(answer);

@@ -65,6 +65,14 @@ fn what_others_hold_is_told() {
     };
     others(&second, 30);
     others(&first, 12);
+    // Who asks is told at once.
+    for seq in 1..=20 {
+        let bytes = u64::from(seq) + 30;
+        first.facts().bytes_used.store(bytes, Ordering::Release);
+        claim(&second, seq, 12);
+        assert_eq!(second.orders().memory_others.load(Ordering::Acquire), bytes);
+    }
+    first.facts().bytes_used.store(30, Ordering::Release);
     assert_eq!(node.of_pod(&pod).memory_used, 42);
     other.kill();
     drop(first);

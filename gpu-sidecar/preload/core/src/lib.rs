@@ -25,6 +25,7 @@ use crate::hook::Hook;
 
 mod busy;
 mod capture;
+mod claims;
 mod connection;
 mod driver;
 mod events;

@@ -25,8 +25,6 @@ pub(crate) const OPENS_AFTER: Duration = Duration::from_millis(100);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How often a lost agent is looked for.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
-/// How long an answer to a claim is waited for.
-const CLAIM_MAX: Duration = Duration::from_secs(1);
 
 /// `CUDA_ERROR_SYSTEM_NOT_READY`: what `cuInit` answers when the agent refuses the process.
 const REFUSED: Code = 802;
@@ -46,7 +44,6 @@ static PHASE: Mutex<Phase> = Mutex::new(Phase::New);
 static TERMS: Mutex<Option<Terms>> = Mutex::new(None);
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 static RESIDUE: AtomicU64 = AtomicU64::new(0);
-static CLAIM: Mutex<u32> = Mutex::new(0);
 /// The agent was last given up for giving no sign.
 static HUNG: AtomicBool = AtomicBool::new(false);
 /// Why the agent refused this process, as it was last said.
@@ -112,11 +109,6 @@ pub(crate) fn context_residue() -> u64 {
     RESIDUE.load(Ordering::Acquire)
 }
 
-/// Bytes that other processes of the pod hold.
-pub(crate) fn others() -> u64 {
-    orders().memory_others.load(Ordering::Acquire)
-}
-
 /// Says something to the agent. What cannot be said is lost: the agent learns how the process stands when it is there again.
 pub(crate) fn send(message: &FromProcess) {
     let mut writer = message.write();
@@ -154,42 +146,10 @@ pub(crate) fn fatal(code: Code) {
     }
 }
 
-/// The process wants to hold so many bytes of the device in all, or no longer more than that. `false`: it must not.
-pub(crate) fn claim(bytes: u64) -> bool {
-    let limit = memory_limit();
-    if limit == 0 {
-        return true;
-    }
+/// The orders of the agent, if there is one.
+pub(crate) fn agents_orders() -> Option<&'static Orders> {
     let orders = orders();
-    let has_agent = !std::ptr::eq(orders, &raw const NOBODYS_ORDERS);
-    if !has_agent {
-        return bytes <= limit;
-    }
-    let mut seq = CLAIM.lock().unwrap_or_else(PoisonError::into_inner);
-    let held = orders.memory_claim.load(Ordering::Acquire);
-    *seq = seq.wrapping_add(1);
-    let seq = *seq;
-    send(&FromProcess::Claim { seq, bytes });
-    if bytes <= held {
-        return true;
-    }
-    let until = time::now().saturating_add(u64::try_from(CLAIM_MAX.as_nanos()).unwrap_or(u64::MAX));
-    loop {
-        let answered = orders.claim_answered.load(Ordering::Acquire);
-        if answered == seq {
-            return orders.memory_claim.load(Ordering::Acquire) >= bytes;
-        }
-        let now = time::now();
-        if now >= until || !std::ptr::eq(orders, self::orders()) {
-            // No answer: nobody keeps the account of the pod, so each process keeps to the limit by itself.
-            return bytes <= limit;
-        }
-        time::wait(
-            &orders.claim_answered,
-            answered,
-            Duration::from_nanos(until - now),
-        );
-    }
+    (!std::ptr::eq(orders, &raw const NOBODYS_ORDERS)).then_some(orders)
 }
 
 /// Connects before the driver is initialised, and sets what the driver reads from the environment. An error: what the

@@ -104,6 +104,11 @@ impl Account {
         })
     }
 
+    /// What is claimed, in bytes.
+    pub(super) const fn claim(&self) -> u64 {
+        self.claimed
+    }
+
     /// A claim was granted.
     pub(super) const fn claimed(&mut self, total: u64) {
         self.claimed = total;

@@ -45,7 +45,7 @@ fn seen(account: &Account, limit: u64, residue: u64, others: u64, free: u64, tot
 pub(crate) fn view(free: u64, total: u64) -> View {
     let limit = link::memory_limit();
     pools::refresh();
-    let (residue, others) = (contexts::residue(), link::others());
+    let (residue, others) = (contexts::residue(), limit::others());
     limit::read(|account| seen(account, limit, residue, others, free, total))
 }
 

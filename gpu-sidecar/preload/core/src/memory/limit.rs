@@ -7,7 +7,7 @@ use protocol::message::Report;
 use super::account::{Account, Kind};
 use super::{lock, state, try_lock};
 use crate::driver::{Code, OUT_OF_MEMORY};
-use crate::link;
+use crate::{claims, link};
 
 /// Tells the agent how the account stands. Under the account's lock, so that the last word is the latest.
 fn publish(account: &Account) {
@@ -55,7 +55,7 @@ pub(super) fn try_reserve(kind: Kind, bytes: u64) -> bool {
             return false;
         };
         let mut totals = [ask.ahead, ask.exact].into_iter();
-        let Some(granted) = totals.find(|&total| link::claim(total)) else {
+        let Some(granted) = totals.find(|&total| claims::claim(total)) else {
             return false;
         };
         lock(&state().account).claimed(granted);
@@ -108,7 +108,7 @@ fn top_up() -> bool {
         return false;
     };
     let mut totals = [ask.ahead, ask.exact].into_iter();
-    let granted = totals.find(|&total| link::claim(total));
+    let granted = totals.find(|&total| claims::claim(total));
     if let Some(total) = granted {
         lock(&state().account).claimed(total);
     }
@@ -163,5 +163,14 @@ fn lower(to: impl FnOnce(&Account) -> Option<u64>) {
         account.claimed(total);
         total
     };
-    let _told = link::claim(total);
+    claims::lower(total);
+}
+
+/// What other processes of the pod hold at this moment, in bytes; while another thread asks the agent for more, as it was when
+/// the agent last looked.
+pub(super) fn others() -> u64 {
+    if let Some(_one_at_a_time) = try_lock(&state().claims) {
+        claims::count_others(read(Account::claim));
+    }
+    claims::others()
 }
