@@ -1,13 +1,12 @@
 //! The logs `control.log` and `server.log`, both written by the daemon: times are UTC, and a file that has reached
 //! [`BYTES_MAX`] becomes `….log.old` and is begun anew.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, fstat, open, openat, renameat};
 use rustix::io::Errno;
 
@@ -118,14 +117,14 @@ impl Log {
 
     /// What the daemon does.
     pub(crate) fn control(&mut self, text: &str) {
-        let line = line("Control", self.pid, text, SystemTime::now());
+        let line = line("Control", self.pid, text, Timestamp::now());
         self.echo(&line);
         self.control.write(&line, self.folder.as_ref());
     }
 
     /// What happens to a server.
     pub(crate) fn server(&mut self, server: u32, text: &str) {
-        let line = line("Server", server, text, SystemTime::now());
+        let line = line("Server", server, text, Timestamp::now());
         self.echo(&line);
         self.server.write(&line, self.folder.as_ref());
     }
@@ -141,7 +140,7 @@ impl Log {
 }
 
 /// A line as NVIDIA's logs have it. Whatever others wrote stays on its line, and is cut where it is long.
-fn line(who: &str, pid: u32, text: &str, at: SystemTime) -> String {
+fn line(who: &str, pid: u32, text: &str, at: Timestamp) -> String {
     let mut line = format!("[{} {who} {pid:>5}] ", stamp(at));
     for character in text.chars().take(LINE_MAX) {
         if character.is_control() {
@@ -155,53 +154,22 @@ fn line(who: &str, pid: u32, text: &str, at: SystemTime) -> String {
 }
 
 /// `2024-04-23 06:04:59.389`, UTC.
-fn stamp(at: SystemTime) -> String {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = since.as_secs();
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days are counted from 1 March of the year 0, so that a leap day is the last of its year; 400 years are 146,097 days.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, carry) = if month < 10 {
-        (month + 3, 0)
-    } else {
-        (month - 9, 1)
-    };
-    let year = era * 400 + year + carry;
-    let mut text = String::new();
-    let _written = write!(
-        text,
-        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{:03}",
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-        since.subsec_millis()
-    );
-    text
+fn stamp(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S.%3f").to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn a_line_says_when_in_utc() {
-        let at =
-            |seconds, ms| UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(ms);
-        assert_eq!(stamp(at(0, 0)), "1970-01-01 00:00:00.000");
-        assert_eq!(stamp(at(951_782_399, 7)), "2000-02-28 23:59:59.007");
-        assert_eq!(stamp(at(951_782_400, 0)), "2000-02-29 00:00:00.000");
-        assert_eq!(stamp(at(951_868_800, 0)), "2000-03-01 00:00:00.000");
-        assert_eq!(stamp(at(1_713_852_299, 389)), "2024-04-23 06:04:59.389");
-        assert_eq!(stamp(at(4_107_542_400, 0)), "2100-03-01 00:00:00.000");
+        let at = |ms| Timestamp::from_millisecond(ms).unwrap();
+        assert_eq!(stamp(at(0)), "1970-01-01 00:00:00.000");
+        assert_eq!(stamp(at(951_782_399_007)), "2000-02-28 23:59:59.007");
+        assert_eq!(stamp(at(1_713_852_299_389)), "2024-04-23 06:04:59.389");
         assert_eq!(
-            line("Control", 72, "NEW\nUI\u{1b}", at(0, 0)),
+            line("Control", 72, "NEW\nUI\u{1b}", at(0)),
             "[1970-01-01 00:00:00.000 Control    72] NEW UI \n"
         );
     }
