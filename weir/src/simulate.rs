@@ -14,8 +14,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use simulator::node::Noise;
+use simulator::rules::RuleName;
 use simulator::what_if::{
-    Arrivals, Cluster, Functions, LoadError, Point, Rule, Runs, Scenario, Seeds, Sweep,
+    Arrivals, Cluster, Functions, LoadError, Point, Runs, Scenario, Seeds, Sweep,
 };
 
 use self::inputs::Loads;
@@ -92,7 +93,7 @@ struct WhatIf {
     rate_scale: f64,
     /// By which rules GPUs are shared; several, with commas between, are compared.
     #[arg(long, value_name = "RULE", default_value = "adaptive", value_delimiter = ',', value_parser = rule)]
-    rule: Vec<Rule>,
+    rule: Vec<RuleName>,
     /// Run once for each value: gpus=1..16, nodes=1..8, models-gb=10,20,40, host-gb-per-s=10..60..10,
     /// rate-scale=0.5..2..0.25.
     #[arg(long, value_name = "KEY=RANGE", value_parser = Sweep::parse)]
@@ -266,11 +267,12 @@ fn points(arguments: &WhatIf, scenario: &Scenario<'_>) -> Vec<Point> {
     points
 }
 
-fn rule(text: &str) -> Result<Rule, String> {
-    Rule::named(text).ok_or_else(|| {
-        "adaptive, arrival-order, random-placement, least-recently-used, simple-swap, no-swap, early-binding or \
-         early-binding-keep-alive is needed"
-            .to_owned()
+fn rule(text: &str) -> Result<RuleName, String> {
+    let named = RuleName::without_blocks().find(|rule| rule.name() == text);
+    named.ok_or_else(|| {
+        let names: Vec<_> = RuleName::without_blocks().map(RuleName::name).collect();
+        let (last, others) = names.split_last().unwrap_or((&"", &[]));
+        format!("{} or {last} is needed", others.join(", "))
     })
 }
 

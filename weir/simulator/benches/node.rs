@@ -4,10 +4,10 @@
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use policy::{Span, Time};
-use simulator::experiments::RuleName;
 use simulator::generate::{self, Rates, Spec};
 use simulator::node::{Counted, Hardware, Outcome, Settings, run};
 use simulator::random::Streams;
+use simulator::rules::RuleName;
 
 fn main() {
     divan::main();

@@ -10,10 +10,10 @@
 use std::io::Write as _;
 
 use policy::{Span, Time};
-use simulator::experiments::RuleName;
 use simulator::generate;
 use simulator::node::{Counted, Hardware, Outcome, run};
 use simulator::random::Streams;
+use simulator::rules::RuleName;
 
 /// A request of the workload comes so often for each function, on the mean.
 const A_MINUTE: f64 = 13.95;

@@ -10,7 +10,6 @@ mod fast;
 mod matrix;
 mod page;
 mod rows;
-mod rules;
 mod spec;
 
 use std::collections::BTreeMap;
@@ -18,7 +17,6 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 pub use rows::Row;
-pub use rules::RuleName;
 
 use self::matrix::Matrix;
 use self::spec::Spec;

@@ -43,7 +43,7 @@ pub use functions::Functions;
 pub use limit::{Binding, Limit};
 pub use load::{Load, LoadError, Window};
 pub use place::InputError;
-pub use scenario::{Point, Rule, Scenario, WhatIfError};
+pub use scenario::{Point, Scenario, WhatIfError};
 pub use seeds::Seeds;
 pub use sweep::{Axis, Sweep, SweepError};
 pub use verdict::{Arrivals, Verdict, verdicts};

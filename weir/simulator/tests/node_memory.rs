@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::{Span, Time};
-use simulator::experiments::RuleName;
 use simulator::generate;
 use simulator::node::{Counted, Hardware, MemoryRule, Outcome, RunError, Settings, SwapTime, run};
 use simulator::random::Streams;
+use simulator::rules::RuleName;
 use simulator::statistics::Percentile;
 
 fn try_run(hardware: &Hardware, settings: &Settings, functions: u32) -> Result<Outcome, RunError> {

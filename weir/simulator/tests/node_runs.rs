@@ -3,12 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::{Span, Time};
-use simulator::experiments::RuleName;
 use simulator::generate::{self, Rates, Spec};
 use simulator::node::{
     Counted, FunctionOutcome, Hardware, MemoryRule, Noise, Outcome, Settings, SwapTime, run,
 };
 use simulator::random::Streams;
+use simulator::rules::RuleName;
 use simulator::statistics::Percentile;
 
 fn spec(name: &str, functions: u32) -> Spec {

@@ -3,13 +3,13 @@
 
 mod random;
 
-use policy::pool::preset::Preset;
 use random::Random;
 use simulator::random::Streams;
+use simulator::rules::RuleName;
 use simulator::statistics::Interval;
 use simulator::traces::{Options, Source, open};
 use simulator::what_if::{
-    Axis, Cluster, Functions, Limit, Load, Point, Rule, Scenario, Seeds, Window, verdicts,
+    Axis, Cluster, Functions, Limit, Load, Point, Scenario, Seeds, Window, verdicts,
 };
 
 fn cluster(random: &mut Random) -> String {
@@ -88,8 +88,9 @@ fn answers_add_up_whatever_is_asked() {
             );
             continue;
         };
-        let preset = Preset::ALL[usize::try_from(random.below(8)).unwrap()];
-        let point = scenario.point(Rule(preset)).at(
+        let rules: Vec<_> = RuleName::without_blocks().collect();
+        let rule = rules[usize::try_from(random.below(rules.len() as u64)).unwrap()];
+        let point = scenario.point(rule).at(
             Axis::RateScale,
             [0.5, 1.0, 3.0][usize::try_from(random.below(3)).unwrap()],
         );
@@ -231,7 +232,7 @@ fn a_run_that_is_stopped_says_so() {
     let workload = open(&source, &Options::new(Streams::new("t", 1))).unwrap();
     let load = Load::read(workload, Window::default(), &mut |_| true).unwrap();
     let scenario = Scenario::new(&cluster, &functions, &load).unwrap();
-    let point = scenario.point(Rule(Preset::Adaptive));
+    let point = scenario.point(RuleName::Adaptive);
     let mut told = 0;
     let part = scenario.run(point, &mut |share| {
         assert!((0.0..=1.0).contains(&share));

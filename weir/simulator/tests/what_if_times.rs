@@ -1,13 +1,11 @@
 //! What the executions of a function's requests are, and what each function's percentile does.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use policy::pool::preset::Preset;
 use simulator::node::Noise;
 use simulator::random::Streams;
+use simulator::rules::RuleName;
 use simulator::traces::{Options, Source, open};
-use simulator::what_if::{
-    Answer, Axis, Cluster, Functions, Load, Rule, Scenario, WhatIfError, Window,
-};
+use simulator::what_if::{Answer, Axis, Cluster, Functions, Load, Scenario, WhatIfError, Window};
 
 const CLUSTER: &str =
     "[node]\ngpus = 1\nmodels_gb = 20\nhost_gb = 100\n[link]\nhost_gb_per_s = 10\n";
@@ -19,14 +17,14 @@ fn load(trace: &str) -> Load {
 }
 
 /// Without noise, and with everything counted.
-fn answer(functions: &str, trace: &str, rule: Preset) -> Result<Answer, WhatIfError> {
+fn answer(functions: &str, trace: &str, rule: RuleName) -> Result<Answer, WhatIfError> {
     let cluster = Cluster::from_toml("c", CLUSTER).unwrap();
     let functions = Functions::from_toml("f", functions).unwrap();
     let load = load(trace);
     let mut scenario = Scenario::new(&cluster, &functions, &load)?;
     scenario.noise = Noise::OFF;
     scenario.warm_up = 0.0;
-    scenario.run(scenario.point(Rule(rule)), &mut |_| true)
+    scenario.run(scenario.point(rule), &mut |_| true)
 }
 
 /// How long each request held the GPU, ms, but for the first, which has to load.
@@ -54,7 +52,7 @@ fn service_times_of_the_trace_are_taken_as_is_asked() {
         ("trace-relative", "", [10.0, 30.0, 20.0]),
         ("stated", "", [20.0, 20.0, 20.0]),
     ] {
-        let answer = answer(&functions(work, model), SERVICE, Preset::Adaptive).unwrap();
+        let answer = answer(&functions(work, model), SERVICE, RuleName::Adaptive).unwrap();
         assert_eq!(held(&answer), expected, "{work} {model}");
     }
     // A process of its own takes longer by the model's factor.
@@ -62,7 +60,7 @@ fn service_times_of_the_trace_are_taken_as_is_asked() {
     let own = answer(
         &functions("trace-relative", model),
         SERVICE,
-        Preset::EarlyBinding,
+        RuleName::EarlyBinding,
     )
     .unwrap();
     assert_eq!(held(&own), [30.0, 90.0, 60.0]);
@@ -75,7 +73,7 @@ const TOKENS: &str =
 fn tokens_take_what_their_model_says() {
     let per_token = "ms_per_input_token = 0.1\nms_per_output_token = 2";
     let answer =
-        |work: &str, model: &str| answer(&functions(work, model), TOKENS, Preset::Adaptive);
+        |work: &str, model: &str| answer(&functions(work, model), TOKENS, RuleName::Adaptive);
     for work in ["trace", "trace-relative"] {
         assert_eq!(
             held(&answer(work, per_token).unwrap()),
@@ -112,7 +110,7 @@ fn tokens_take_what_their_model_says() {
 fn what_a_run_leaves_out_is_said_and_nothing_else() {
     let notes = |work: &str, model: &str| {
         let text = functions(work, model);
-        answer(&text, SERVICE, Preset::Adaptive)
+        answer(&text, SERVICE, RuleName::Adaptive)
             .unwrap()
             .notes
             .join(" ")
@@ -136,7 +134,7 @@ fn the_queue_goes_by_each_functions_own_percentile() {
             "[default]\nobjective_ms = 200\n[[model]]\nname = \"m\"\nweights_mb = 10\nexecution_ms = 21\n\
              [[function]]\nname = \"one\"\npercentile = {one}\n[[function]]\nname = \"two\"\npercentile = {two}\n"
         );
-        let own = answer(&text, &trace, Preset::Adaptive).unwrap();
+        let own = answer(&text, &trace, RuleName::Adaptive).unwrap();
         [0, 1].map(|at: usize| own.functions[at].attainment.unwrap().mean)
     };
     // Who can still keep what is asked goes before who cannot.
@@ -161,9 +159,7 @@ fn what_hosts_have_no_room_for_is_refused_by_the_placement() {
     let load = load(&trace);
     let scenario = Scenario::new(&cluster, &functions, &load).unwrap();
     let keeps = |nodes: f64| {
-        let point = scenario
-            .point(Rule(Preset::Adaptive))
-            .at(Axis::Nodes, nodes);
+        let point = scenario.point(RuleName::Adaptive).at(Axis::Nodes, nodes);
         let own = scenario.run(point, &mut |_| true).unwrap();
         own.functions.iter().map(|of| of.keeps).collect::<Vec<_>>()
     };

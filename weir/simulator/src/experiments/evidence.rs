@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::matrix::{Key, Matrix};
-use super::rules::RuleName;
 use super::spec::{Condition, Figure, Number, Spec};
 use crate::claims::{Evidence, Run};
+use crate::rules::RuleName;
 
 /// Evidence of all claims of an experiment, from the seeds that are done.
 pub(super) fn of(spec: &Spec, matrix: &Matrix) -> BTreeMap<String, Evidence> {

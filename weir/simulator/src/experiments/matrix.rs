@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use policy::{Span, Time};
 
-use super::rules::RuleName;
 use super::spec::{Figure, Spec};
 use super::{ExperimentError, Progress};
 use crate::generate::{self, Preset};
 use crate::node::{self, Counted, Hardware, Outcome};
 use crate::random::Streams;
+use crate::rules::RuleName;
 use crate::statistics::{Histogram, Percentile};
 
 /// Stretches of a ledger that are kept for a picture.

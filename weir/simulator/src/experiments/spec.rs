@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::rules::RuleName;
+use crate::rules::RuleName;
 
 /// An experiment on pools of GPUs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -204,10 +204,10 @@ mod tests {
     use policy::Span;
 
     use super::*;
-    use crate::experiments::RuleName;
     use crate::generate::{generate, preset};
     use crate::node::{Counted, Hardware, Hops, Settings};
     use crate::random::{Purpose, Streams};
+    use crate::rules::RuleName;
 
     fn counted() -> Counted {
         let second = |n| Time::ZERO.after(Span::from_secs(n));

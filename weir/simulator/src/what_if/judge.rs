@@ -67,7 +67,7 @@ pub(super) fn judge(
 ) -> Answer {
     let (nodes, slots) = (point.nodes as usize, point.gpus as usize);
     let counted = until.since(from);
-    let is_swapped = point.rule.hosting() == Hosting::Swapped;
+    let is_swapped = point.rule.settings().hosting == Hosting::Swapped;
     let width = Span((counted.0 / BINS as u64 + 1).max(1_000_000));
     let mut timeline = match Timeline::new(from, nodes * slots, BINS, width) {
         Ok(timeline) => timeline,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use policy::pool::preset::Preset;
 use policy::{Span, Time};
 use thiserror::Error;
 
@@ -14,52 +13,17 @@ use super::judge::judge;
 use super::load::Load;
 use crate::node::{Counted, Hosting, ModelTimes, Noise, RunError, Settings, run};
 use crate::random::Streams;
+use crate::rules::RuleName;
 use crate::traces::{Arrival, FunctionInfo, TraceError, Work, Workload};
 
 /// Most functions that are called in a window.
 pub const FUNCTIONS_MAX: usize = 16_384;
 
-/// By which rules GPUs are shared, named for what they do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule(pub Preset);
-
-impl Rule {
-    /// By its name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        let mut all = Preset::ALL.into_iter().map(Self);
-        all.find(|rule| rule.name() == name)
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self.0 {
-            Preset::Adaptive => "adaptive",
-            Preset::EarlyBinding => "early-binding",
-            Preset::EarlyBindingKeepAlive => "early-binding-keep-alive",
-            Preset::ArrivalOrder => "arrival-order",
-            Preset::RandomPlacement => "random-placement",
-            Preset::LeastRecentlyUsed => "least-recently-used",
-            Preset::NoSwap => "no-swap",
-            Preset::SimpleSwap => "simple-swap",
-        }
-    }
-
-    pub(super) const fn hosting(self) -> Hosting {
-        match self.0 {
-            Preset::EarlyBinding => Hosting::Native,
-            Preset::EarlyBindingKeepAlive => Hosting::KeptAlive,
-            _ => Hosting::Swapped,
-        }
-    }
-}
-
 /// What may differ from run to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// By which rules.
-    pub rule: Rule,
+    pub rule: RuleName,
     /// GPUs of each node.
     pub gpus: u32,
     /// Nodes.
@@ -161,7 +125,7 @@ impl<'a> Scenario<'a> {
 
     /// The cluster as its file says.
     #[must_use]
-    pub fn point(&self, rule: Rule) -> Point {
+    pub fn point(&self, rule: RuleName) -> Point {
         Point {
             rule,
             gpus: u32::try_from(self.cluster.node.slots).unwrap_or(u32::MAX),
@@ -184,15 +148,11 @@ impl<'a> Scenario<'a> {
         let cluster = self.at(point);
         let models = (0..self.called.len()).map(|at| self.model(at));
         let hardware = cluster.hardware(point.gpus, models.collect());
-        let rules = point.rule.0.rules();
         let settings = Settings {
-            queue: rules.queue,
-            slots: rules.slots,
-            hosting: point.rule.hosting(),
             nodes: point.nodes,
             noise: self.noise,
             hops: cluster.hops,
-            ..Settings::default()
+            ..point.rule.settings()
         };
         let length = scaled(self.load.length.0, point.rate_scale).max(1_000_000_000);
         let functions = self.called.iter().enumerate().map(|(at, own)| {
@@ -275,7 +235,7 @@ impl<'a> Scenario<'a> {
 
     fn arrivals(&self, point: Point) -> impl Iterator<Item = Result<Arrival, TraceError>> + '_ {
         let scale = point.rate_scale;
-        let is_native = point.rule.hosting() != Hosting::Swapped;
+        let is_native = point.rule.settings().hosting != Hosting::Swapped;
         let mut of_trace = vec![None; self.load.functions.len()];
         for (function, own) in (0..).zip(&self.called) {
             let by = if is_native { own.native_part() } else { 1.0 };

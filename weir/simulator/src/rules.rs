@@ -29,7 +29,7 @@ pub enum RuleName {
     /// The same, but GPU after GPU is filled instead of load being spread.
     EarlyBindingInOrder,
     /// Early binding, but processes go and come by the history of idle times.
-    KeepAlive,
+    EarlyBindingKeepAlive,
     /// The whole, but a function's process belongs to one GPU: models are swapped, calls are not redirected.
     BoundProcesses,
     /// The whole, with memory kept in blocks rather than counted (M2.10).
@@ -62,7 +62,7 @@ impl RuleName {
         Self::SimpleSwap,
         Self::EarlyBinding,
         Self::EarlyBindingInOrder,
-        Self::KeepAlive,
+        Self::EarlyBindingKeepAlive,
         Self::BoundProcesses,
         Self::Blocks,
         Self::FreeList,
@@ -87,7 +87,7 @@ impl RuleName {
             Self::SimpleSwap => "simple-swap",
             Self::EarlyBinding => "early-binding",
             Self::EarlyBindingInOrder => "early-binding-in-order",
-            Self::KeepAlive => "keep-alive",
+            Self::EarlyBindingKeepAlive => "early-binding-keep-alive",
             Self::BoundProcesses => "bound-processes",
             Self::Blocks => "blocks",
             Self::FreeList => "free-list",
@@ -98,6 +98,14 @@ impl RuleName {
             Self::BlocksWholeModels => "blocks-whole-models",
             Self::FreeListWholeModels => "free-list-whole-models",
         }
+    }
+
+    /// Those for which nothing but the size of a model's weights has to be known of its memory.
+    pub fn without_blocks() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|rule| {
+            let (memory, swap_time) = rule.memory_and_swaps();
+            memory == MemoryRule::Bytes && swap_time != SwapTime::Groups
+        })
     }
 
     /// The settings of a run by these rules.
@@ -111,7 +119,7 @@ impl RuleName {
             Self::NoSwap => Preset::NoSwap,
             Self::SimpleSwap => Preset::SimpleSwap,
             Self::EarlyBinding | Self::EarlyBindingInOrder => Preset::EarlyBinding,
-            Self::KeepAlive => Preset::EarlyBindingKeepAlive,
+            Self::EarlyBindingKeepAlive => Preset::EarlyBindingKeepAlive,
             _ => Preset::Adaptive,
         };
         let rules = preset.rules();
@@ -124,7 +132,7 @@ impl RuleName {
                 settings.hosting = Hosting::Native;
                 settings.filling = slots::Filling::InOrder;
             }
-            Self::KeepAlive => settings.hosting = Hosting::KeptAlive,
+            Self::EarlyBindingKeepAlive => settings.hosting = Hosting::KeptAlive,
             _ => {}
         }
         (settings.memory, settings.swap_time) = self.memory_and_swaps();
