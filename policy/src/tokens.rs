@@ -242,6 +242,7 @@ impl Tokens {
     }
 
     /// `delta` more of wall time is known in which at least one kernel of the pod ran.
+    /// All before what [`Tokens::unfinished`] was last told is settled with it, so that is told first.
     pub fn used(&mut self, now: Time, id: PodId, delta: Span) {
         self.advance(now);
         let now = self.now;

@@ -210,3 +210,29 @@ fn two_processes_of_one_pod_take_turns() {
     println!("{} grants", simulation.grants);
     assert!(simulation.grants > 100);
 }
+
+/// Whoever always wants more than its limit is shut often and shortly, not rarely and for long: what waits for a shut gate is
+/// as late as the gate is shut for.
+#[test]
+fn who_computes_at_its_limit_is_shut_for_no_longer_than_three_cycles() {
+    let cycle = Settings::default().cycle.0;
+    for percent in [5, 10, 24, 50, 80, 95, 99] {
+        for kernel in [US20, 5 * MS, 15 * MS] {
+            let mut simulation = Simulation::new(Settings::default());
+            let ppm = percent * 10_000;
+            let pod = simulation.pod(0, ppm, 2_400, &[Work::always(kernel)]);
+            simulation.run(120 * SECOND);
+            let busy = &simulation.ledgers[pod].busy;
+            let mut gaps: Vec<_> = busy.windows(2).map(|pair| pair[1].0 - pair[0].1).collect();
+            gaps.sort_unstable();
+            let (usual, longest) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
+            println!(
+                "limit {percent} %, kernels of {} µs: shut for {} ms at most, {} ms usually",
+                kernel / 1_000,
+                longest / MS,
+                usual / MS
+            );
+            assert!(usual >= cycle && longest <= 3 * cycle, "{longest}");
+        }
+    }
+}

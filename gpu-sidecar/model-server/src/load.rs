@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `asking` | it has a context, and launches for the first time |
 //! | `computing NS` | the first batch is done |
-//! | `batch FROM TO` | from its first launch to its end |
+//! | `batch FROM TO` | from its first launch until its end is seen: without pauses, once the next is launched |
 //! | `asked FROM TO` | launches took so long, [`BLOCKED`] at least each: it was kept waiting |
 //! | `end LAUNCHES` | nothing follows |
 //!

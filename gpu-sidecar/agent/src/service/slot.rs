@@ -137,6 +137,7 @@ impl Shared {
             })
             .count();
         let (at, pod) = (Time(now), served.id());
+        let mut used = Span::ZERO;
         for id in &served.processes {
             let Some(process) = processes.get_mut(&id.0) else {
                 continue;
@@ -150,7 +151,7 @@ impl Shared {
             if found.pod_ns > 0 {
                 counters.used_wall_ns = counters.used_wall_ns.saturating_add(found.pod_ns);
                 counters.asked_ns = counters.asked_ns.saturating_add(found.pod_ns);
-                self.tokens.used(at, pod, Span(found.pod_ns));
+                used.0 = used.0.saturating_add(found.pod_ns);
             }
             if found.own_ns > 0 {
                 let sms =
@@ -169,6 +170,11 @@ impl Shared {
                 self.tokens.active(at, *id);
             }
             attached.count(counters);
+        }
+        // After what is unfinished: the scheduler takes all before that for told, and what is told twice would count twice
+        // until the next time. Nothing is told of a holder that says nothing, whose time goes on counting.
+        if used > Span::ZERO {
+            self.tokens.used(at, pod, used);
         }
     }
 

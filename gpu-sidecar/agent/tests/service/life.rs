@@ -189,3 +189,36 @@ fn two_processes_of_a_pod_count_twice_and_their_time_once() {
         assert!(puppets[holder].give_back());
     }
 }
+
+/// Time that a process has told is not taken for unfinished as well: its limit would close it before it is used up, and let it
+/// go on after half a pause.
+#[test]
+fn what_is_told_counts_once() {
+    let node = Node::new();
+    let pod = node.pod_with(0, |settings| settings.quota_limit_ppm = 500_000);
+    let mut puppet = node.begun(&pod);
+    let cycle = TokenSettings::default().cycle;
+    let mut shut_for = Vec::new();
+    let mut shut_at = None;
+    while shut_for.len() < 6 {
+        puppet.ask();
+        puppet.wait_open();
+        let mut told = now_ns();
+        shut_for.extend(shut_at.map(|at| told - at));
+        while puppet.is_open() {
+            pause(1);
+            let now = now_ns();
+            let facts = puppet.facts();
+            facts.launches.0.fetch_add(1, Ordering::Release);
+            facts.busy_ns.fetch_add(now - told, Ordering::Release);
+            facts.busy_since.store(now, Ordering::Release);
+            told = now;
+        }
+        puppet.facts().busy_since.store(0, Ordering::Release);
+        shut_at = Some(now_ns());
+        assert!(puppet.give_back());
+    }
+    let shortest = shut_for.iter().min().copied().unwrap_or(0);
+    let pause = u64::try_from(cycle.as_nanos()).unwrap();
+    assert!(shortest > pause * 9 / 10, "{shut_for:?}");
+}

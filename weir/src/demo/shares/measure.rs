@@ -26,7 +26,7 @@ pub(crate) struct Track {
     pub(crate) millisms_ns: u128,
     /// When it was kept in a launch.
     pub(crate) asked: Vec<Stretch>,
-    /// From a batch's first launch to its end.
+    /// From a batch's first launch until its end is seen.
     pub(crate) batches: Vec<Stretch>,
 }
 
