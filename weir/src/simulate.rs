@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use simulator::node::Noise;
 use simulator::rules::RuleName;
@@ -92,7 +93,7 @@ struct WhatIf {
     #[arg(long, value_name = "X", default_value = "1", value_parser = positive)]
     rate_scale: f64,
     /// By which rules GPUs are shared; several, with commas between, are compared.
-    #[arg(long, value_name = "RULE", default_value = "adaptive", value_delimiter = ',', value_parser = rule)]
+    #[arg(long, value_name = "RULE", default_value = "adaptive", value_delimiter = ',', value_parser = rules())]
     rule: Vec<RuleName>,
     /// Run once for each value: gpus=1..16, nodes=1..8, models-gb=10,20,40, host-gb-per-s=10..60..10,
     /// rate-scale=0.5..2..0.25.
@@ -267,12 +268,12 @@ fn points(arguments: &WhatIf, scenario: &Scenario<'_>) -> Vec<Point> {
     points
 }
 
-fn rule(text: &str) -> Result<RuleName, String> {
-    let named = RuleName::without_blocks().find(|rule| rule.name() == text);
-    named.ok_or_else(|| {
-        let names: Vec<_> = RuleName::without_blocks().map(RuleName::name).collect();
-        let (last, others) = names.split_last().unwrap_or((&"", &[]));
-        format!("{} or {last} is needed", others.join(", "))
+/// Those that a user's models say enough for.
+fn rules() -> impl TypedValueParser<Value = RuleName> {
+    let names = RuleName::without_blocks().map(RuleName::name);
+    PossibleValuesParser::new(names).try_map(|text| {
+        let named = RuleName::without_blocks().find(|rule| rule.name() == text);
+        named.ok_or("no such rule")
     })
 }
 

@@ -137,8 +137,6 @@ impl Service {
             0 => u64::MAX,
             limit => limit,
         };
-        // With the answer the process learns how the pod stands.
-        tell_of_others(&served.processes, &self.processes);
         match served.claims.claim(id, seq, bytes, limit, now) {
             Some(answer) => {
                 self.answers.push(answer);
@@ -172,6 +170,11 @@ impl Service {
             claim,
         } in answers.drain(..)
         {
+            // With the answer the process learns how the pod stands.
+            let pod = self.processes.get(&process.0).map(|process| process.pod);
+            if let Some(served) = pod.and_then(|pod| self.pods.get(&pod)) {
+                tell_of_others(&served.processes, &self.processes);
+            }
             if let Some(process) = self.processes.get_mut(&process.0)
                 && let Some(attached) = &mut process.attached
             {

@@ -38,8 +38,10 @@ fn claims_together_stay_within_the_limit() {
     // It is asked and gives back.
     second.say(&FromProcess::Claim { seq: 6, bytes: 70 });
     assert_eq!(first.answer(), FromAgent::Relinquish);
+    first.facts().bytes_used.store(30, Ordering::Release);
     assert_eq!(claim(&first, 2, 30), 30);
     assert_eq!(answered(&second, 6), 70);
+    assert_eq!(second.orders().memory_others.load(Ordering::Acquire), 30);
     // It is asked and dies.
     second.say(&FromProcess::Claim { seq: 7, bytes: 100 });
     assert_eq!(first.answer(), FromAgent::Relinquish);

@@ -9,8 +9,10 @@ use protocol::page::Orders;
 
 use crate::{link, time};
 
-/// How long an answer is waited for.
+/// How long an answer to a claim is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// The same where it is only to be known what others hold: the agent says that every 100 ms unasked.
+const COUNT_MAX: Duration = Duration::from_millis(50);
 
 static ASKED: Mutex<Asked> = Mutex::new(Asked { seq: 0, least: 0 });
 
@@ -67,7 +69,7 @@ pub(crate) fn claim(bytes: u64) -> bool {
     if bytes <= held {
         return true;
     }
-    if is_answered(orders, seq) {
+    if is_answered(orders, seq, ANSWER_MAX) {
         orders.memory_claim.load(Ordering::Acquire) >= bytes
     } else {
         // Nobody keeps the account of the pod, so each process keeps to the limit by itself.
@@ -97,13 +99,13 @@ pub(crate) fn count_others(claimed: u64) {
     {
         let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = asked.send(orders.claim_answered.load(Ordering::Acquire), claimed);
-        let _in_time = is_answered(orders, seq);
+        let _in_time = is_answered(orders, seq, COUNT_MAX);
     }
 }
 
 /// Waits for an answer. `false`: none came in time, or from this agent.
-fn is_answered(orders: &'static Orders, seq: u32) -> bool {
-    let most = u64::try_from(ANSWER_MAX.as_nanos()).unwrap_or(u64::MAX);
+fn is_answered(orders: &'static Orders, seq: u32, at_most: Duration) -> bool {
+    let most = u64::try_from(at_most.as_nanos()).unwrap_or(u64::MAX);
     let until = time::now().saturating_add(most);
     loop {
         let answered = orders.claim_answered.load(Ordering::Acquire);

@@ -166,10 +166,13 @@ fn lower(to: impl FnOnce(&Account) -> Option<u64>) {
     claims::lower(total);
 }
 
-/// What other processes of the pod hold at this moment, in bytes; while another thread asks the agent for more, as it was when
-/// the agent last looked.
+/// What other processes of the pod hold at this moment, in bytes; as it was when the agent last looked, where there is no limit,
+/// another thread asks the agent for more, or no answer comes in time.
 pub(super) fn others() -> u64 {
-    if let Some(_one_at_a_time) = try_lock(&state().claims) {
+    // Without a limit nobody has less for what others hold.
+    if link::memory_limit() > 0
+        && let Some(_one_at_a_time) = try_lock(&state().claims)
+    {
         claims::count_others(read(Account::claim));
     }
     claims::others()
