@@ -1,5 +1,7 @@
 //! What unit tests of several modules need.
 
+pub(crate) mod script;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -117,16 +117,12 @@ pub(crate) fn pids(answer: &str) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     fn script(text: &str) -> tempfile::TempPath {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        write!(file, "#!/bin/sh\n{text}\n").unwrap();
-        let all = std::fs::Permissions::from_mode(0o755);
-        file.as_file().set_permissions(all).unwrap();
-        file.into_temp_path()
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        crate::testing::script::make(&path, text);
+        path
     }
 
     #[test]

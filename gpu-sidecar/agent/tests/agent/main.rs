@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod place;
+#[path = "../../src/testing/script.rs"]
+mod script;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -183,10 +185,8 @@ fn without_the_program_it_is_said_and_pods_are_refused() {
 
 /// A control program that says what files in the pipe directory say.
 fn scripted(node: &Node, text: &str) -> String {
-    use std::os::unix::fs::PermissionsExt as _;
     let path = node.softgpu().join("scripted");
-    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    script::make(&path, text);
     format!("mps-control = {path:?}\n")
 }
 

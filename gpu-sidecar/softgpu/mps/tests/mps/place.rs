@@ -300,7 +300,10 @@ impl Place {
         if uid.is_some() {
             // Where the test's executable lies, another user may not look.
             let copy = self.folder.path().join("client");
-            std::fs::copy(&program, &copy).unwrap();
+            // Another process writes it: a file that this one has open for writing is for a moment open in every child
+            // that another test just starts, and cannot be run as long.
+            let copied = Command::new("cp").args([&program, &copy]).status().unwrap();
+            assert!(copied.success(), "cp: {copied}");
             program = copy;
         }
         let mut command = Command::new(program);
@@ -315,18 +318,7 @@ impl Place {
         if let Some(uid) = uid {
             command.uid(uid).gid(uid);
         }
-        // A process that another test is just starting may for a moment have the copy open, as it is written.
-        let is_busy =
-            |error: &std::io::Error| error.kind() == std::io::ErrorKind::ExecutableFileBusy;
-        let mut spawned = None;
-        until("the copy can be started", || {
-            let tried = command.spawn();
-            if !tried.as_ref().is_err_and(is_busy) {
-                spawned = Some(tried.unwrap());
-            }
-            spawned.is_some()
-        });
-        let mut child = spawned.unwrap();
+        let mut child = command.spawn().unwrap();
         Process {
             input: child.stdin.take(),
             output: BufReader::new(child.stdout.take().unwrap()),
