@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use serde::Serialize;
@@ -36,6 +36,9 @@ use crate::{http, service};
 pub const STATE_FILE: &str = "agent.json";
 /// Locked by the agent that runs; in the run directory.
 const LOCK_FILE: &str = "agent.lock";
+/// Another agent ends within this time, or it runs there. One that was killed while it started a program leaves the lock
+/// to that until it has begun.
+const LOCK_SPAN: Duration = Duration::from_secs(1);
 /// A connection to the metrics ends after this time: no scraper keeps one from the others.
 const SCRAPE_LIFETIME: Duration = Duration::from_secs(300);
 /// The service's thread has this long to end.
@@ -102,12 +105,12 @@ pub fn run(config: Config, options: RunOptions) -> Result<(), RunError> {
         .mode(0o755)
         .create(&directory)
         .map_err(file(directory.clone()))?;
-    let lock = lock(&directory)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Scrapes and questions wait for figures there.
         .max_blocking_threads(16)
         .build()?;
+    let lock = runtime.block_on(lock(&directory, LOCK_SPAN))?;
     let outcome = runtime.block_on(serve(config, options));
     runtime.shutdown_timeout(Duration::from_secs(1));
     let _gone = std::fs::remove_file(directory.join(STATE_FILE));
@@ -115,7 +118,7 @@ pub fn run(config: Config, options: RunOptions) -> Result<(), RunError> {
     outcome
 }
 
-fn lock(directory: &Path) -> Result<OwnedFd, RunError> {
+async fn lock(directory: &Path, span: Duration) -> Result<OwnedFd, RunError> {
     let path = directory.join(LOCK_FILE);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let opened = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600));
@@ -124,10 +127,19 @@ fn lock(directory: &Path) -> Result<OwnedFd, RunError> {
         error: errno.into(),
     };
     let file = opened.map_err(wrong)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(RunError::Running(directory.to_path_buf())),
-        Err(errno) => Err(wrong(errno)),
+    let until = Instant::now() + span;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(RunError::Running(directory.to_path_buf()));
+            }
+            Err(errno) => return Err(wrong(errno)),
+        }
     }
 }
 
@@ -345,5 +357,24 @@ impl Parts {
             waiting.wait(step);
             left = left.saturating_sub(step);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_at_a_time_has_the_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let one = lock(directory.path(), Duration::ZERO).await.unwrap();
+        let why = lock(directory.path(), Duration::ZERO).await.unwrap_err();
+        assert!(matches!(why, RunError::Running(_)), "{why}");
+        let other = lock(directory.path(), Duration::from_secs(60));
+        let ends = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(one);
+        };
+        tokio::join!(other, ends).0.unwrap();
     }
 }
