@@ -44,6 +44,9 @@ use table::{Phase, Pod, Process, Table};
 /// Ids are indices into tables and have to stay below this.
 pub const IDS_MAX: u32 = 1 << 16;
 
+/// No wake is asked for earlier than this after now, so that rounding cannot make the caller spin.
+const WAKE_STEP: Span = Span(20_000);
+
 /// A pod of the slot: a small integer, free again when the pod and all its processes are gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PodId(pub u32);
@@ -129,11 +132,9 @@ impl Tokens {
             return Err(Refusal::NoSuchPod { pod: id });
         };
         self.weir.quota_changes(pod, quota);
-        pod.limit.set_share(now, quota.limit());
+        pod.limit.set_share(now, quota.limit(), &self.settings);
         pod.quota = quota;
-        pod.resumes_at = pod
-            .limit
-            .resumes_at(now, self.settings.cycle, self.settings.slice_min);
+        pod.resumes_at = pod.limit.resumes_at(now);
         self.decide(actions);
         Ok(())
     }
@@ -279,9 +280,7 @@ impl Tokens {
             Rule::Exclusive | Rule::Racing => {}
         }
         if pod.demand > pod.holders {
-            pod.resumes_at =
-                pod.limit
-                    .resumes_at(now, self.settings.cycle, self.settings.slice_min);
+            pod.resumes_at = pod.limit.resumes_at(now);
         }
     }
 
@@ -311,7 +310,7 @@ impl Tokens {
         {
             process.active = true;
             let renewal = renewal_at(process.until, renewal);
-            self.next_wake = self.next_wake.min(renewal.max(self.now));
+            self.next_wake = self.next_wake.min(renewal.max(self.now.after(WAKE_STEP)));
         }
     }
 

@@ -6,7 +6,11 @@
 //! kernel of 5 s at limit 0.1 holds its pod for about 50 s.
 //!
 //! The debt alone would allow limit × (10 s + window) in some 10 s. So the usage of the last horizon is
-//! kept as well, in [`BUCKETS`] parts.
+//! kept as well, in [`BUCKETS`] parts. Its room is that for the work in flight at a close.
+//!
+//! Whoever is shut by the horizon has the same shut again one horizon later, and so on: what leaves the horizon is all that may
+//! be used. So the debt is paid back at a rate a little below the limit, by which the horizon of a pod that always wants more is
+//! never full.
 
 use super::{Settings, Share};
 use crate::{Span, Time};
@@ -18,13 +22,29 @@ const BUCKETS: usize = 256;
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct Limit {
-    share: Share,
+    terms: Terms,
     window: Span,
     /// Real time when nothing is owed or saved.
     even_at: Time,
     /// What a division left over, in parts of a nanosecond.
     remainder: u64,
     recent: Recent,
+}
+
+/// What follows from a share and the settings.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    share: Share,
+    /// The share less half of what is used after a pause and the reserve, per horizon. A horizon may hold up to one such turn
+    /// more than share × horizon, depending on where it cuts; half of it is what keeps the horizon from filling, with kernels of
+    /// whatever length.
+    rate: Share,
+    /// A pod that was shut for its debt accrues credit for so long: a token has to be worth its hand-over.
+    pause: Span,
+    /// What the horizon has to have room for, when a pod that was shut by it may go on.
+    least: Span,
+    /// What the horizon allows, with the reserve kept.
+    allowed: Span,
 }
 
 /// How much was used when, over the last horizon.
@@ -145,10 +165,35 @@ impl Recent {
     }
 }
 
+impl Terms {
+    fn new(share: Share, settings: &Settings) -> Self {
+        let pause = settings
+            .cycle
+            .max(share.time_to_accrue(settings.slice_min))
+            .min(Span(settings.window.0 / 2));
+        let turn = share.of(pause);
+        // With more a pod could not begin: it has less after its shortest pause.
+        let reserve = settings.in_flight.min(Span(turn.0 / 2));
+        let kept = Span(turn.0 / 2 + reserve.0);
+        let less = u128::from(kept.0) * u128::from(super::SHARE_WHOLE);
+        let less = super::quota::narrow(less.div_ceil(u128::from(settings.horizon.0)));
+        let parts = share.parts_per_million();
+        let less = u32::try_from(less).unwrap_or(u32::MAX).min(parts / 2);
+        let rate = Share::from_parts_per_million(parts - less).unwrap_or(share);
+        Self {
+            share,
+            rate: if share.is_whole() { share } else { rate },
+            pause,
+            least: turn.min(settings.slice_min),
+            allowed: share.of(settings.horizon).less(reserve),
+        }
+    }
+}
+
 impl Limit {
     pub(super) fn new(now: Time, share: Share, settings: &Settings) -> Self {
         Self {
-            share,
+            terms: Terms::new(share, settings),
             window: settings.window,
             // Enough to begin at once; what it could save up otherwise, each new pod would have for nothing.
             even_at: now.before(settings.cycle),
@@ -158,13 +203,14 @@ impl Limit {
     }
 
     /// Another limit from now on. What is owed or saved stays the same in time of the GPU.
-    pub(super) fn set_share(&mut self, now: Time, share: Share) {
-        let saved = self.share.of(now.since(self.even_at));
-        let owed = self.share.of(self.even_at.since(now));
-        self.share = share;
+    pub(super) fn set_share(&mut self, now: Time, share: Share, settings: &Settings) {
+        let saved = self.terms.rate.of(now.since(self.even_at));
+        let owed = self.debt(now);
+        self.terms = Terms::new(share, settings);
+        let rate = self.terms.rate;
         self.even_at = now
-            .after(share.time_to_accrue(owed))
-            .before(share.time_to_accrue(saved));
+            .after(rate.time_to_accrue(owed))
+            .before(rate.time_to_accrue(saved));
         if share.is_none() {
             self.even_at = now;
         }
@@ -178,7 +224,7 @@ impl Limit {
 
     /// What is not yet paid back.
     pub(super) fn debt(&self, now: Time) -> Span {
-        self.share.of(Span(self.even_at.0.saturating_sub(now.0)))
+        self.terms.rate.of(self.even_at.since(now))
     }
 
     /// The pod has used this much more.
@@ -186,27 +232,28 @@ impl Limit {
         self.recent.add(now, delta);
         // While it ran it did not save up.
         self.cap(now.before(delta));
-        let (by, remainder) = ahead_by(self.share, delta, self.remainder);
+        let (by, remainder) = ahead_by(self.terms.rate, delta, self.remainder);
         self.even_at = self.even_at.after(by);
         self.remainder = remainder;
     }
 
-    /// From when on the pod may run again. Not at the first nanosecond of credit, for a token has to be
-    /// worth its hand-over: after `pause`, in time at its share, or half of what can be saved up.
-    pub(super) fn resumes_at(&mut self, now: Time, pause: Span, slice_min: Span) -> Time {
-        if self.share.is_whole() {
+    /// From when on the pod may run again: not at the first nanosecond of credit.
+    pub(super) fn resumes_at(&mut self, now: Time) -> Time {
+        let Terms {
+            share,
+            pause,
+            least,
+            allowed,
+            ..
+        } = self.terms;
+        if share.is_whole() {
             return Time::ZERO;
         }
-        if self.share.is_none() {
+        if share.is_none() {
             return Time::NEVER;
         }
-        let pause = pause
-            .max(self.share.time_to_accrue(slice_min))
-            .min(Span(self.window.0 / 2));
         let repaid = self.even_at.max(now.before(self.window)).after(pause);
-        let least = self.share.of(pause);
-        self.recent.advance(now);
-        let allowed = self.share.of(self.recent.horizon).less(least);
+        let allowed = allowed.less(least);
         let room = if self.recent.used(now) <= allowed {
             Time::ZERO
         } else {
@@ -218,21 +265,24 @@ impl Limit {
     /// Until when a holder may run without a break, if it has run since `since` already and that time is
     /// not charged yet. `slack` before the horizon is full counts as full: it is crept up to.
     pub(super) fn exhausted_at(&mut self, now: Time, since: Time, slack: Span) -> Time {
-        if self.share.is_whole() {
+        let Terms {
+            share,
+            rate,
+            allowed,
+            ..
+        } = self.terms;
+        if share.is_whole() {
             return Time::NEVER;
         }
-        // Credit at `since`, then used at rate 1 and accrued at the share.
+        // Credit at `since`, then used at rate 1 and accrued at its own.
         let even_at = self.even_at.max(since.before(self.window));
-        let credit = self.share.of(since.since(even_at));
+        let credit = rate.of(since.since(even_at));
         let by_debt = if even_at >= since {
             since
         } else {
-            since.after(self.share.time_to_exhaust(credit))
+            since.after(rate.time_to_exhaust(credit))
         };
-        let allowed = self
-            .share
-            .of(self.recent.horizon)
-            .less(self.recent.used(now));
+        let allowed = allowed.less(self.recent.used(now));
         let by_horizon = if allowed <= slack {
             since
         } else {

@@ -28,11 +28,9 @@ impl Tokens {
 
     /// Finds out from when on the limit lets a waiting process run.
     pub(super) fn settle_limit(&mut self, id: ProcessId) {
-        let (now, settings) = (self.now, self.settings);
+        let now = self.now;
         let pod = self.table.listed_mut(id).1;
-        pod.resumes_at = pod
-            .limit
-            .resumes_at(now, settings.cycle, settings.slice_min);
+        pod.resumes_at = pod.limit.resumes_at(now);
     }
 
     /// A gate that is open already.

@@ -38,6 +38,9 @@ pub struct Settings {
     pub window: Span,
     /// Over any span of this length a pod gets at most its limit.
     pub horizon: Span,
+    /// Work that a pod whose limit is below one whole may have in flight when it is closed: so much before the horizon is
+    /// full it is, for what is in flight runs to its end.
+    pub in_flight: Span,
     /// In one cycle each of the pods that compete has its turn, of request × cycle.
     pub cycle: Span,
     /// Nobody is closed for another's sake before it has held for this long.
@@ -98,6 +101,7 @@ impl Default for Settings {
             rule: Rule::Weir,
             window: Span::from_secs(1),
             horizon: Span::from_secs(10),
+            in_flight: Span::from_millis(2),
             cycle: Span::from_millis(100),
             slice_min: Span::from_millis(2),
             slice_max: Span::from_millis(100),

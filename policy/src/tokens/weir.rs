@@ -34,11 +34,8 @@ mod turns;
 pub(super) use state::{Fair, State};
 
 use super::table::{Phase, Pod, Process};
-use super::{Action, CloseReason, GrantReason, ProcessId, Tokens, renewal_at};
+use super::{Action, CloseReason, GrantReason, ProcessId, Tokens, WAKE_STEP, renewal_at};
 use crate::{Span, Time};
-
-/// No wake is asked for earlier than this after now, so that rounding cannot make the caller spin.
-const WAKE_STEP: Span = Span(20_000);
 
 /// Where a process stands: who is owed first, furthest behind first, then the surplus, least had first.
 type Place = (bool, u64, Time, ProcessId);

@@ -207,8 +207,7 @@ fn every_request_is_counted_once_and_runs_repeat() {
     assert_eq!(one.requests, counted.count() as u64);
 }
 
-/// The closed form against trials of the simulator: throughput within 2 %; latencies up to a quarter low or a twentieth high
-/// where a request meets pauses, which tokens do not make exactly one cycle long; and the same shapes meet the objective.
+/// The closed form against trials of the simulator: throughput and latencies within 2 %, and the same shapes meet the objective.
 #[test]
 fn derived_rows_are_what_trials_measure() {
     let models = Models::fast_gshare();
@@ -259,9 +258,10 @@ fn derived_rows_are_what_trials_measure() {
         for (percentile, derived) in [
             (Percentile::P50, row.latency.p50),
             (Percentile::P95, row.latency.p95),
+            (Percentile::P99, row.latency.p99),
         ] {
             let ratio = took(percentile) / (derived.as_secs_f64() * 1e3);
-            assert!((0.95..1.25).contains(&ratio), "{ratio}");
+            assert!((0.98..1.02).contains(&ratio), "{ratio}");
         }
         let objective = Span::from_millis(69);
         let meets = took(Percentile::P99) <= objective.as_secs_f64() * 1e3;

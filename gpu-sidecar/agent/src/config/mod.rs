@@ -19,8 +19,8 @@
 //! | `tokens.slice-min` | nobody is closed for another before it has held for this long | `2ms` |
 //! | `tokens.slice-max` | a token is renewed in steps of this length while nobody else wants it | `100ms` |
 //! | `tokens.backfill` | how long one that waits and does not fit may be overtaken by smaller ones; `0`: never | `20ms` |
-//! | `tokens.inflight` | work of a process in flight while others wait, or have within the last `tokens.window` | `2ms` |
-//! | `tokens.inflight-alone` | the same while nobody has waited for that long | `100ms` |
+//! | `tokens.inflight` | work of a process in flight while others wait, or have within the last `tokens.window`, or its pod has a limit | `2ms` |
+//! | `tokens.inflight-alone` | the same of a pod without a limit while nobody has waited for that long | `100ms` |
 //! | `tokens.time-scale` | multiplies all durations of this table: 1 to 8, for a software GPU whose time is scaled | 1 |
 //! | `slots.kind` | `mps` or `exclusive` | `mps` |
 //! | `slots.seats` | pods on a slot, at most | what MPS allows; 64 on an exclusive slot |

@@ -153,8 +153,8 @@ impl Service {
         let sm = share(&shared.slot, &served.pod, multiprocessors, mps).min(sm_limit);
         let key = served.pod.slot;
         let limit = served.memory_limit();
-        let inflight = shared.inflight_alone_us();
         let now = super::now_ns();
+        let inflight = shared.inflight_us(&served.pod, now);
         let Some(process) = self.processes.get_mut(&id.0) else {
             return;
         };

@@ -9,7 +9,7 @@ use policy::{Span, Time};
 use super::pod::Served;
 use super::process::Process;
 use crate::config::TokenSettings;
-use crate::state::{PodKey, Slot, SlotKind};
+use crate::state::{ALL_PPM, Pod, PodKey, Slot, SlotKind};
 
 /// So long a slot waits, after the agent has come, for processes that were there before it to say hello.
 pub(super) const HELLO_MAX_NS: u64 = 2_000_000_000;
@@ -47,7 +47,7 @@ pub(super) struct Shared {
 ///
 /// Whoever has the device to itself may fill it for long. Where others have waited within the last window, the next comes
 /// soon, and would wait until all of that has run: a pod that pauses for some milliseconds between its requests would never
-/// get its quota.
+/// get its quota. A pod that has a limit is closed at it, and what is in flight runs beyond: it may never have more.
 #[derive(Debug, Clone, Copy)]
 struct Bound {
     contended: u32,
@@ -58,8 +58,10 @@ struct Bound {
 }
 
 impl Bound {
-    const fn now(&self, now: u64) -> u32 {
-        if now < self.contended_until {
+    /// Of a process of a pod.
+    const fn of(&self, pod: &Pod, now: u64) -> u32 {
+        let is_limited = pod.settings.quota_limit_ppm < ALL_PPM;
+        if is_limited || now < self.contended_until {
             self.contended
         } else {
             self.alone
@@ -106,9 +108,9 @@ impl Shared {
         })
     }
 
-    /// The bound in flight of a process that nobody waits for.
-    pub(super) const fn inflight_alone_us(&self) -> u32 {
-        self.bound.alone
+    /// The bound in flight of a pod's process that comes, in microseconds.
+    pub(super) const fn inflight_us(&self, pod: &Pod, now: u64) -> u32 {
+        self.bound.of(pod, now)
     }
 
     /// Tells the scheduler what the processes of the slot have used.
@@ -216,10 +218,20 @@ impl Shared {
             let Some(attached) = &mut process.attached else {
                 continue;
             };
+            if let Action::Contended {
+                contended: true, ..
+            } = action
+            {
+                self.bound.contended_until = now.saturating_add(self.bound.window_ns);
+            }
+            let served = hands.pods.get(&pod);
+            let bound = served.map_or(self.bound.contended, |served| {
+                self.bound.of(&served.pod, now)
+            });
             match action {
                 Action::Grant { until, .. } => {
                     let waited = attached.since.map_or(0, |since| now.saturating_sub(since));
-                    attached.open(until.0, self.bound.now(now), now);
+                    attached.open(until.0, bound, now);
                     self.grants += 1;
                     if let Some(served) = hands.pods.get_mut(&pod) {
                         served.count_time(now);
@@ -229,13 +241,10 @@ impl Shared {
                         served.counters.waits.observe(waited);
                     }
                 }
-                Action::Extend { until, .. } => attached.extend(until.0, self.bound.now(now)),
+                Action::Extend { until, .. } => attached.extend(until.0, bound),
                 Action::Close { .. } => attached.shut(now),
                 Action::Contended { contended, .. } => {
-                    if contended {
-                        self.bound.contended_until = now.saturating_add(self.bound.window_ns);
-                    }
-                    attached.contended(contended, self.bound.now(now), now);
+                    attached.contended(contended, bound, now);
                 }
             }
             tracing::trace!(slot = self.slot.key.0, pid, ?action, "token");
@@ -270,6 +279,7 @@ fn rules(settings: &TokenSettings, kind: SlotKind) -> Settings {
         rule,
         window: span(settings.window),
         horizon: span(settings.horizon),
+        in_flight: span(settings.inflight),
         cycle: span(settings.cycle),
         slice_min: span(settings.slice_min),
         slice_max: span(settings.slice_max),

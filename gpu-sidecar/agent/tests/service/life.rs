@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpu_sidecar::config::TokenSettings;
+use gpu_sidecar::state::ALL_PPM;
 use protocol::message::{FromAgent, FromProcess, OnLoss};
 
 use crate::node::{Node, now_ns, pause, until};
@@ -114,6 +115,30 @@ fn work_in_flight_is_bound_for_a_window_after_others_have_waited() {
         second.facts().launches.0.fetch_add(1, Ordering::Release);
         (bound(&second) == alone).then_some(())
     });
+}
+
+/// It is closed at its limit, and whatever is in flight then runs beyond.
+#[test]
+fn work_in_flight_of_a_pod_with_a_limit_is_bound_though_nobody_waits() {
+    let node = Node::new();
+    let TokenSettings {
+        inflight,
+        inflight_alone,
+        ..
+    } = TokenSettings::default();
+    for (key, limit, expected) in [(0, ALL_PPM / 2, inflight), (1, ALL_PPM, inflight_alone)] {
+        let pod = node.pod_with(key, |settings| settings.quota_limit_ppm = limit);
+        let mut puppet = node.begun(&pod);
+        let bound = |puppet: &Puppet| {
+            let us = puppet.orders().inflight_us_max.load(Ordering::Acquire);
+            Duration::from_micros(us.into())
+        };
+        assert_eq!(bound(&puppet), expected);
+        puppet.ask();
+        puppet.wait_open();
+        assert_eq!(bound(&puppet), expected);
+        assert!(puppet.give_back());
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! Kernels are short and not simulated one by one: a process with an open gate runs without a break while it has
 //! work. A close lets what is in flight run to its end: launches are made ahead until [`GateTimes::in_flight_us`] of work is in
-//! flight at the speed of that moment ([`GateTimes::in_flight_alone_us`] where nobody has waited for a window), the next burst's
+//! flight at the speed of that moment ([`GateTimes::in_flight_alone_us`] of a pod without a limit where nobody has waited for a window), the next burst's
 //! among them if it is there already; a launch that has been made is not taken back, however long it is. A
 //! grant, an order to close and the word that a gate is shut take a message each ([`GateTimes::message_us`]); what
 //! [`Action::Contended`] says is read from shared memory at once, and a process without work then gives its token
@@ -74,6 +74,10 @@ impl Gpu {
     /// # Errors
     /// What the scheduler finds wrong with its settings.
     pub fn new(settings: Settings, times: GateTimes) -> Result<Self, SettingsError> {
+        let settings = Settings {
+            in_flight: Span(nanos(times.in_flight_us * 1e3)),
+            ..settings
+        };
         Ok(Self {
             tokens: Tokens::new(settings)?,
             times,
@@ -419,11 +423,11 @@ impl Gpu {
         }
     }
 
-    /// What a process may have in flight from now on, in ns.
-    fn bound(&self, now: Time) -> f64 {
+    /// What a process of a pod may have in flight from now on, in ns.
+    fn bound(&self, guest: &Guest, now: Time) -> f64 {
         let contended = self.times.in_flight_us;
         let alone = self.times.in_flight_alone_us.unwrap_or(contended);
-        let us = if now < self.contended_until {
+        let us = if now < self.contended_until || !guest.quota.limit().is_whole() {
             contended
         } else {
             alone
@@ -470,9 +474,13 @@ impl Gpu {
             {
                 self.contended_until = now.after(self.window);
             }
-            let bound = self.bound(now);
+            let (Action::Grant { process, .. }
+            | Action::Extend { process, .. }
+            | Action::Close { process, .. }
+            | Action::Contended { process, .. }) = action;
+            let bound = self.bound(&self.processes[process.0 as usize].guest, now);
             match action {
-                Action::Grant { process, .. } => {
+                Action::Grant { .. } => {
                     let own = &mut self.processes[process.0 as usize];
                     own.contended = false;
                     own.bound = bound;
@@ -480,14 +488,14 @@ impl Gpu {
                     self.ahead.push((message, Event::Opens(member)));
                 }
                 // The backstop: whoever is renewed goes on.
-                Action::Extend { process, .. } => {
+                Action::Extend { .. } => {
                     self.processes[process.0 as usize].bound = bound;
                 }
-                Action::Close { process, .. } => {
+                Action::Close { .. } => {
                     let member = self.member(process.0);
                     self.ahead.push((message, Event::Closes(member)));
                 }
-                Action::Contended { process, contended } => {
+                Action::Contended { contended, .. } => {
                     let own = &mut self.processes[process.0 as usize];
                     own.contended = contended;
                     own.bound = bound;

@@ -67,7 +67,7 @@ pub struct GateTimes {
     pub ask_us: f64,
     /// What a process may have launched ahead, µs …
     pub in_flight_us: f64,
-    /// … and where nobody has waited for it within the last window; none: the same.
+    /// … and of a pod without a limit where nobody has waited for it within the last window; none: the same.
     pub in_flight_alone_us: Option<f64>,
 }
 
