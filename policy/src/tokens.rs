@@ -44,7 +44,7 @@ use table::{Phase, Pod, Process, Table};
 /// Ids are indices into tables and have to stay below this.
 pub const IDS_MAX: u32 = 1 << 16;
 
-/// No wake is asked for earlier than this after now, so that rounding cannot make the caller spin.
+/// [`Rule::Weir`] asks for no wake earlier than this after now, so that rounding cannot make the caller spin.
 const WAKE_STEP: Span = Span(20_000);
 
 /// A pod of the slot: a small integer, free again when the pod and all its processes are gone.

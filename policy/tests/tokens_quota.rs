@@ -211,10 +211,10 @@ fn two_processes_of_one_pod_take_turns() {
     assert!(simulation.grants > 100);
 }
 
-/// Whoever always wants more than its limit is shut often and shortly, not rarely and for long, and never longer than usually:
+/// Whoever always wants more than its limit is shut often and shortly, not rarely and for long, and never for longer than usually:
 /// what waits for a shut gate is as late as the gate is shut for.
 #[test]
-fn who_computes_at_its_limit_is_shut_for_as_long_each_time() {
+fn who_computes_at_its_limit_is_never_shut_for_longer_than_usual() {
     let cycle = Settings::default().cycle.0;
     for percent in [5_u32, 10, 24, 50, 80, 95, 99] {
         for kernel in [US20, 5 * MS, 8 * MS, 13 * MS, 15 * MS, 16 * MS, 18 * MS] {

@@ -9,8 +9,8 @@
 //! kept as well, in [`BUCKETS`] parts. Of what it may hold, a reserve is left for work that is in flight at a close.
 //!
 //! A pod that the horizon has shut is shut in the same way one horizon later, and again: it may use what leaves the horizon, and no
-//! more. So the debt is paid back at a rate a little below the limit, at which the horizon of a pod that always wants more never
-//! fills.
+//! more. So the debt is paid back at a rate a little below the limit, at which the horizon of a pod that always wants more rarely
+//! fills, and shuts it for no longer than its debt does.
 
 use super::{Settings, Share};
 use crate::{Span, Time};
@@ -36,8 +36,9 @@ pub(super) struct Limit {
 struct Terms {
     share: Share,
     /// At which the debt is paid back: the share, less the reserve and half a turn (what is used after a pause) per horizon.
-    /// Depending on where it cuts, a horizon holds up to one turn more than the rate says. Half of one has been enough with
-    /// kernels of all lengths from 20 µs to 50 ms; one costs another half per cent.
+    /// Depending on where it cuts, a horizon holds up to one turn more than the rate says. With half of one no pause is longer than
+    /// usual, whatever the length of kernels (20 µs to 50 ms were tried); the other half would cost as much again: with horizons
+    /// of 10 s and cycles of 100 ms half a per cent of the limit, more at limits below 5 %.
     rate: Share,
     /// A pod that was shut for its debt accrues credit for so long: a token has to be worth its hand-over.
     pause: Span,
@@ -184,7 +185,8 @@ impl Terms {
             share,
             rate: if share.is_whole() { share } else { rate },
             pause,
-            least: turn.min(settings.slice_min),
+            // More than is taken for none left.
+            least: turn.min(settings.slice_min.max(Span(settings.hand_over.0 * 2))),
             allowed: share.of(settings.horizon).less(reserve),
         }
     }

@@ -38,8 +38,8 @@ pub struct Settings {
     pub window: Span,
     /// Over any span of this length a pod gets at most its limit.
     pub horizon: Span,
-    /// Work that a pod whose limit is below one whole may have in flight when it is closed: so much before the horizon is
-    /// full it is, for what is in flight runs to its end.
+    /// Work that a pod whose limit is below one whole may have in flight when it is closed: [`Rule::Weir`] closes it so much before
+    /// the horizon is full, for what is in flight runs to its end; but never by more than half of what it uses between two pauses.
     pub in_flight: Span,
     /// In one cycle each of the pods that compete has its turn, of request × cycle.
     pub cycle: Span,
@@ -87,6 +87,12 @@ pub enum SettingsError {
 pub const HORIZON_MAX: Span = Span::from_secs(900);
 
 impl Rule {
+    /// Whether this rule closes pods at their limits.
+    #[must_use]
+    pub const fn keeps_limits(self) -> bool {
+        !matches!(self, Self::Exclusive | Self::Racing)
+    }
+
     /// Whether the SMs of holders never exceed the limit under this rule.
     #[must_use]
     pub const fn counts_sms(self) -> bool {

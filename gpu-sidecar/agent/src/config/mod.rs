@@ -117,10 +117,10 @@ pub struct TokenSettings {
     /// How long one that waits and does not fit may be overtaken by smaller ones.
     #[serde(serialize_with = "as_duration")]
     pub backfill: Duration,
-    /// Work of a process in flight while others wait.
+    /// Work of a process in flight while others wait, or have within the last window, or its pod has a limit.
     #[serde(serialize_with = "as_duration")]
     pub inflight: Duration,
-    /// The same while nobody waits.
+    /// The same of a pod without a limit while nobody has waited for that long.
     #[serde(serialize_with = "as_duration")]
     pub inflight_alone: Duration,
     /// By what the durations of the file were multiplied.

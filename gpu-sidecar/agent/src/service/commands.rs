@@ -150,13 +150,19 @@ impl Service {
         served.pod = pod;
         let (slot, id, quota) = (served.pod.slot, served.id(), served.quota());
         let limit = served.memory_limit();
+        let now = super::now_ns();
+        let inflight = self
+            .slots
+            .get(&slot)
+            .map(|slot| slot.inflight_us(&served.pod, now));
         for process in &served.processes {
             let process = self.processes.get(&process.0);
             if let Some(attached) = process.and_then(|process| process.attached.as_ref()) {
-                attached
-                    .orders()
-                    .memory_limit
-                    .store(limit, Ordering::Release);
+                let orders = attached.orders();
+                orders.memory_limit.store(limit, Ordering::Release);
+                if let Some(inflight) = inflight {
+                    orders.inflight_us_max.store(inflight, Ordering::Release);
+                }
             }
         }
         self.on_slot(slot, |slot, hands| {

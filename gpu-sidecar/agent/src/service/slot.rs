@@ -47,12 +47,15 @@ pub(super) struct Shared {
 ///
 /// Whoever has the device to itself may fill it for long. Where others have waited within the last window, the next comes
 /// soon, and would wait until all of that has run: a pod that pauses for some milliseconds between its requests would never
-/// get its quota. A pod that has a limit is closed at it, and what is in flight runs beyond: it may never have more.
+/// get its quota. A pod that has a limit is closed at it, and what is in flight runs beyond: it has no more either, but for a
+/// launch on each stream that has nothing.
 #[derive(Debug, Clone, Copy)]
 struct Bound {
     contended: u32,
     alone: u32,
     window_ns: u64,
+    /// Pods are closed at their limits.
+    keeps_limits: bool,
     /// Until when others count as competing.
     contended_until: u64,
 }
@@ -61,7 +64,7 @@ impl Bound {
     /// Of a process of a pod.
     const fn of(&self, pod: &Pod, now: u64) -> u32 {
         let is_limited = pod.settings.quota_limit_ppm < ALL_PPM;
-        if is_limited || now < self.contended_until {
+        if self.keeps_limits && is_limited || now < self.contended_until {
             self.contended
         } else {
             self.alone
@@ -83,7 +86,8 @@ impl Shared {
         settings: &TokenSettings,
         now: u64,
     ) -> Result<Self, policy::tokens::SettingsError> {
-        let tokens = Tokens::new(rules(settings, slot.kind))?;
+        let rules = rules(settings, slot.kind);
+        let tokens = Tokens::new(rules)?;
         let micros = |span: std::time::Duration| {
             u32::try_from(span.as_micros().clamp(1, u128::from(u32::MAX >> 1))).unwrap_or(1)
         };
@@ -103,12 +107,13 @@ impl Shared {
                 contended: micros(settings.inflight),
                 alone: micros(settings.inflight_alone),
                 window_ns: u64::try_from(settings.window.as_nanos()).unwrap_or(u64::MAX),
+                keeps_limits: rules.rule.keeps_limits(),
                 contended_until: 0,
             },
         })
     }
 
-    /// The bound in flight of a pod's process that comes, in microseconds.
+    /// The bound in flight of a pod's processes, in microseconds.
     pub(super) const fn inflight_us(&self, pod: &Pod, now: u64) -> u32 {
         self.bound.of(pod, now)
     }

@@ -69,7 +69,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A GPU without pods.
+    /// A GPU without pods. Its processes have [`GateTimes::in_flight_us`] in flight, whatever [`Settings::in_flight`] says.
     ///
     /// # Errors
     /// What the scheduler finds wrong with its settings.
@@ -427,7 +427,9 @@ impl Gpu {
     fn bound(&self, guest: &Guest, now: Time) -> f64 {
         let contended = self.times.in_flight_us;
         let alone = self.times.in_flight_alone_us.unwrap_or(contended);
-        let us = if now < self.contended_until || !guest.quota.limit().is_whole() {
+        let keeps_limits = self.tokens.settings().rule.keeps_limits();
+        let is_limited = keeps_limits && !guest.quota.limit().is_whole();
+        let us = if is_limited || now < self.contended_until {
             contended
         } else {
             alone

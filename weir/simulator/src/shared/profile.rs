@@ -55,6 +55,7 @@ pub fn rows(
     tokens: &Settings,
     function: FunctionId,
 ) -> Result<Rows, RowError> {
+    let in_flight = models.gate.in_flight_us * 1e3;
     let mut rows = Rows::new();
     for sm in SMS.map(|percent| percent * 100) {
         for quota in QUOTAS.map(Share::from_percent) {
@@ -65,7 +66,7 @@ pub fn rows(
                 sm,
                 quota,
                 throughput: Rate::from_f64(part * model.requests_per_s * speed),
-                latency: latency(model.work() / speed, quota, tokens),
+                latency: latency(model.work() / speed, quota, tokens, in_flight),
                 memory: models.footprint(&model.name),
                 origin: Origin::Derived,
             })?;
@@ -74,17 +75,17 @@ pub fn rows(
     Ok(rows)
 }
 
-/// Latencies of requests that run for `runs` ns each, see the [module](self).
-fn latency(runs: f64, quota: Share, tokens: &Settings) -> Latency {
+/// Latencies of requests that run for `runs` ns each, of a pod with `in_flight` ns of work in flight at a close, see the
+/// [module](self).
+fn latency(runs: f64, quota: Share, tokens: &Settings, in_flight: f64) -> Latency {
     let busy = f64::from(IN_FLIGHT) * runs;
     let part = f64::from(quota.parts_per_million()) / 1e6;
     #[expect(clippy::cast_precision_loss, reason = "settings of a scheduler")]
-    let (window, cycle, slice, hand_over, in_flight) = (
+    let (window, cycle, slice, hand_over) = (
         tokens.window.0 as f64,
         tokens.cycle.0 as f64,
         tokens.slice_min.0 as f64,
         tokens.hand_over.0 as f64,
-        tokens.in_flight.0 as f64,
     );
     let (pause, run) = if quota.is_whole() {
         (0.0, f64::INFINITY)

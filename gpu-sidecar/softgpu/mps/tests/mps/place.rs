@@ -302,8 +302,9 @@ impl Place {
             let copy = self.folder.path().join("client");
             // Another process writes it: a file that this one has open for writing is for a moment open in every child
             // that another test just starts, and cannot be run as long.
-            let copied = Command::new("cp").args([&program, &copy]).status().unwrap();
-            assert!(copied.success(), "cp: {copied}");
+            let mut install = Command::new("install");
+            let copied = install.args(["-m", "755"]).args([&program, &copy]).status();
+            assert!(copied.unwrap().success());
             program = copy;
         }
         let mut command = Command::new(program);
