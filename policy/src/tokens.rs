@@ -64,6 +64,8 @@ pub struct Tokens {
     table: Table,
     pods_added: u64,
     next_wake: Time,
+    /// Until when processes count as competing.
+    contended_until: Time,
     weir: weir::State,
     window: window::State,
     bucket: bucket::State,
@@ -82,6 +84,7 @@ impl Tokens {
             table: Table::default(),
             pods_added: 0,
             next_wake: Time::NEVER,
+            contended_until: Time::ZERO,
             weir: weir::State::new(&settings),
             window: window::State::default(),
             bucket: bucket::State::default(),
@@ -364,6 +367,22 @@ impl Tokens {
     pub fn wake(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.advance(now);
         self.decide(actions);
+    }
+
+    /// Work that each process of a pod may have in flight from now on.
+    ///
+    /// Whoever has the SMs to itself may fill them for long. Where others have waited within the last window, the next comes
+    /// soon, and would wait until all of that has run: a pod that pauses for some milliseconds between its requests would never
+    /// get its quota. A pod that has a limit is closed at it, and what is in flight runs beyond.
+    #[must_use]
+    pub fn in_flight(&self, now: Time, id: PodId) -> Span {
+        let keeps_limits = self.settings.rule.keeps_limits();
+        let is_free = |pod: &Pod| !keeps_limits || pod.quota.limit().is_whole();
+        if now >= self.contended_until && self.table.pod(id).is_some_and(is_free) {
+            self.settings.in_flight_alone
+        } else {
+            self.settings.in_flight
+        }
     }
 
     /// When [`Tokens::wake`] next has something to do, if nothing happens before.

@@ -5,7 +5,8 @@
 
 mod tokens_machine;
 
-use policy::tokens::{Settings, Share};
+use policy::tokens::{PodId, ProcessId, Quota, Rule, Settings, Share, Tokens};
+use policy::{Span, Time};
 use tokens_machine::{MS, SECOND, Simulation, Work};
 
 const US20: u64 = 20_000;
@@ -239,4 +240,59 @@ fn who_computes_at_its_limit_is_never_shut_for_longer_than_usual() {
             assert!((988..=1_000).contains(&of_limit), "{of_limit}");
         }
     }
+}
+
+/// What the even pauses cost: at limits whose turn is hardly more than what is in flight, a few per cent of the limit.
+#[test]
+fn small_limits_are_used_but_for_a_few_per_cent() {
+    for (ppm, least) in [(10_000_u32, 978), (4_000, 948), (1_000, 948)] {
+        let mut simulation = Simulation::new(Settings::default());
+        let pod = simulation.pod(0, ppm, 10_000, &[Work::always(US20)]);
+        let end = 1_000 * SECOND;
+        simulation.run(end);
+        let used = simulation.ledgers[pod].within(20 * SECOND, end);
+        let of_limit = used * 1_000 / (u64::from(ppm) * 980 * 1_000);
+        println!("limit {ppm} ppm: {of_limit} ‰ of it");
+        assert!((least..=1_000).contains(&of_limit), "{of_limit}");
+    }
+}
+
+#[test]
+fn work_in_flight_is_bound_at_limits_and_for_a_window_after_somebody_waited() {
+    let settings = Settings::default();
+    let (bound, alone) = (settings.in_flight, settings.in_flight_alone);
+    let mut tokens = Tokens::new(settings).unwrap();
+    let mut actions = Vec::new();
+    let now = Time(SECOND);
+    let limited = Quota::new(Share::NONE, Share::from_percent(99)).unwrap();
+    let free = Quota::new(Share::NONE, Share::WHOLE).unwrap();
+    for (pod, quota) in [(0, free), (1, limited), (2, free)] {
+        let (pod, process) = (PodId(pod), ProcessId(pod));
+        tokens.add_pod(now, pod, quota).unwrap();
+        tokens
+            .add_process(now, process, pod, 10_000, false, &mut actions)
+            .unwrap();
+    }
+    let of = |tokens: &Tokens, at: Time| [0, 1, 7].map(|pod| tokens.in_flight(at, PodId(pod)));
+    assert_eq!(of(&tokens, now), [alone, bound, bound]);
+    tokens.ask(now, ProcessId(0), &mut actions);
+    assert_eq!(of(&tokens, now), [alone, bound, bound]);
+    tokens.ask(now, ProcessId(2), &mut actions);
+    assert_eq!(of(&tokens, now), [bound; 3]);
+    // It still waits, and then no longer.
+    let then = now.after(settings.window);
+    tokens.wake(then, &mut actions);
+    assert_eq!(of(&tokens, then), [bound; 3]);
+    tokens.closed(then, ProcessId(2), &mut actions);
+    let over = then.after(settings.window);
+    assert_eq!(of(&tokens, over.before(Span(1))), [bound; 3]);
+    assert_eq!(of(&tokens, over), [alone, bound, bound]);
+    // Who is never closed needs no bound.
+    let racing = Settings {
+        rule: Rule::Racing,
+        ..settings
+    };
+    let mut tokens = Tokens::new(racing).unwrap();
+    tokens.add_pod(now, PodId(1), limited).unwrap();
+    assert_eq!(tokens.in_flight(now, PodId(1)), alone);
 }

@@ -8,13 +8,13 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -127,19 +127,22 @@ async fn lock(directory: &Path, span: Duration) -> Result<OwnedFd, RunError> {
         error: errno.into(),
     };
     let file = opened.map_err(wrong)?;
-    let until = Instant::now() + span;
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(RunError::Running(directory.to_path_buf()));
-            }
-            Err(errno) => return Err(wrong(errno)),
-        }
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => return Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {}
+        Err(errno) => return Err(wrong(errno)),
+    }
+    // The kernel waits for a lock without end: a thread does, and one that has it too late gives it back.
+    let (tell, told) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("lock".to_owned())
+        .spawn(move || {
+            let locked = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
+            let _too_late = tell.send(locked.map(|()| file));
+        })?;
+    match tokio::time::timeout(span, told).await {
+        Ok(Ok(locked)) => locked.map_err(wrong),
+        Ok(Err(_)) | Err(_) => Err(RunError::Running(directory.to_path_buf())),
     }
 }
 
@@ -371,10 +374,6 @@ mod tests {
         let why = lock(directory.path(), Duration::ZERO).await.unwrap_err();
         assert!(matches!(why, RunError::Running(_)), "{why}");
         let other = lock(directory.path(), Duration::from_secs(60));
-        let ends = async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            drop(one);
-        };
-        tokio::join!(other, ends).0.unwrap();
+        tokio::join!(biased; other, async { drop(one) }).0.unwrap();
     }
 }

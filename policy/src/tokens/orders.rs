@@ -99,6 +99,9 @@ impl Tokens {
     }
 
     pub(super) fn tell_contended(&mut self, contended: bool, actions: &mut Vec<Action>) {
+        if contended {
+            self.contended_until = self.now.after(self.settings.window);
+        }
         for at in 0..self.table.holding.len() {
             let id = self.table.holding[at];
             let process = self.table.listed_mut(id).0;

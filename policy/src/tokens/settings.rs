@@ -38,9 +38,12 @@ pub struct Settings {
     pub window: Span,
     /// Over any span of this length a pod gets at most its limit.
     pub horizon: Span,
-    /// Work that a pod whose limit is below one whole may have in flight when it is closed: [`Rule::Weir`] closes it so much before
-    /// the horizon is full, for what is in flight runs to its end; but never by more than half of what it uses between two pauses.
+    /// Work that a process may have in flight where others wait, or its pod has a limit below one whole. [`Rule::Weir`] closes a pod
+    /// so much before the horizon is full, for what is in flight runs to its end; but never by more than half of what it uses
+    /// between two pauses.
     pub in_flight: Span,
+    /// The same of a pod without a limit where nobody has waited for a window.
+    pub in_flight_alone: Span,
     /// In one cycle each of the pods that compete has its turn, of request × cycle.
     pub cycle: Span,
     /// Nobody is closed for another's sake before it has held for this long.
@@ -88,8 +91,7 @@ pub const HORIZON_MAX: Span = Span::from_secs(900);
 
 impl Rule {
     /// Whether this rule closes pods at their limits.
-    #[must_use]
-    pub const fn keeps_limits(self) -> bool {
+    pub(super) const fn keeps_limits(self) -> bool {
         !matches!(self, Self::Exclusive | Self::Racing)
     }
 
@@ -108,6 +110,7 @@ impl Default for Settings {
             window: Span::from_secs(1),
             horizon: Span::from_secs(10),
             in_flight: Span::from_millis(2),
+            in_flight_alone: Span::from_millis(100),
             cycle: Span::from_millis(100),
             slice_min: Span::from_millis(2),
             slice_max: Span::from_millis(100),
@@ -146,6 +149,12 @@ impl Settings {
             ("slice_min", self.slice_min, "cycle", self.cycle),
             ("slice_min", self.slice_min, "slice_max", self.slice_max),
             ("paper_token", self.paper_token, "window", self.window),
+            (
+                "in_flight",
+                self.in_flight,
+                "in_flight_alone",
+                self.in_flight_alone,
+            ),
         ] {
             if shorter > longer {
                 return Err(SettingsError::Longer { setting, than });

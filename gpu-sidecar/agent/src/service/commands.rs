@@ -149,13 +149,16 @@ impl Service {
         };
         served.pod = pod;
         let (slot, id, quota) = (served.pod.slot, served.id(), served.quota());
-        let limit = served.memory_limit();
-        let now = super::now_ns();
-        let inflight = self
-            .slots
-            .get(&slot)
-            .map(|slot| slot.inflight_us(&served.pod, now));
-        for process in &served.processes {
+        let (limit, processes) = (served.memory_limit(), served.processes.clone());
+        let inflight = self.on_slot(slot, |slot, hands| {
+            slot.tell(hands, |tokens, now, actions| {
+                if let Err(refusal) = tokens.set_quota(now, id, quota, actions) {
+                    tracing::error!(%refusal, "the quota stays as it was");
+                }
+            });
+            slot.inflight_us(id, hands.now)
+        });
+        for process in processes {
             let process = self.processes.get(&process.0);
             if let Some(attached) = process.and_then(|process| process.attached.as_ref()) {
                 let orders = attached.orders();
@@ -165,13 +168,6 @@ impl Service {
                 }
             }
         }
-        self.on_slot(slot, |slot, hands| {
-            slot.tell(hands, |tokens, now, actions| {
-                if let Err(refusal) = tokens.set_quota(now, id, quota, actions) {
-                    tracing::error!(%refusal, "the quota stays as it was");
-                }
-            });
-        });
     }
 
     pub(super) fn remove_pod(&mut self, key: PodKey) {

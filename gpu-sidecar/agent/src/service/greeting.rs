@@ -154,7 +154,7 @@ impl Service {
         let key = served.pod.slot;
         let limit = served.memory_limit();
         let now = super::now_ns();
-        let inflight = shared.inflight_us(&served.pod, now);
+        let inflight = shared.inflight_us(served.id(), now);
         let Some(process) = self.processes.get_mut(&id.0) else {
             return;
         };

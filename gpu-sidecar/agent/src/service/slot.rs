@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use policy::tokens::{Action, ProcessId, Rule, Settings, Tokens};
+use policy::tokens::{Action, PodId, ProcessId, Rule, Settings, Tokens};
 use policy::{Span, Time};
 
 use super::pod::Served;
 use super::process::Process;
 use crate::config::TokenSettings;
-use crate::state::{ALL_PPM, Pod, PodKey, Slot, SlotKind};
+use crate::state::{PodKey, Slot, SlotKind};
 
 /// So long a slot waits, after the agent has come, for processes that were there before it to say hello.
 pub(super) const HELLO_MAX_NS: u64 = 2_000_000_000;
@@ -40,36 +40,6 @@ pub(super) struct Shared {
     /// Wall time in which a kernel ran, over all pods: what the union of their times is at most.
     pub(super) busy: protocol::union::Union,
     actions: Vec<Action>,
-    bound: Bound,
-}
-
-/// Work in flight, in microseconds.
-///
-/// Whoever has the device to itself may fill it for long. Where others have waited within the last window, the next comes
-/// soon, and would wait until all of that has run: a pod that pauses for some milliseconds between its requests would never
-/// get its quota. A pod that has a limit is closed at it, and what is in flight runs beyond: it has no more either, but for a
-/// launch on each stream that has nothing.
-#[derive(Debug, Clone, Copy)]
-struct Bound {
-    contended: u32,
-    alone: u32,
-    window_ns: u64,
-    /// Pods are closed at their limits.
-    keeps_limits: bool,
-    /// Until when others count as competing.
-    contended_until: u64,
-}
-
-impl Bound {
-    /// Of a process of a pod.
-    const fn of(&self, pod: &Pod, now: u64) -> u32 {
-        let is_limited = pod.settings.quota_limit_ppm < ALL_PPM;
-        if self.keeps_limits && is_limited || now < self.contended_until {
-            self.contended
-        } else {
-            self.alone
-        }
-    }
 }
 
 /// What is needed to carry out what a scheduler says.
@@ -86,11 +56,7 @@ impl Shared {
         settings: &TokenSettings,
         now: u64,
     ) -> Result<Self, policy::tokens::SettingsError> {
-        let rules = rules(settings, slot.kind);
-        let tokens = Tokens::new(rules)?;
-        let micros = |span: std::time::Duration| {
-            u32::try_from(span.as_micros().clamp(1, u128::from(u32::MAX >> 1))).unwrap_or(1)
-        };
+        let tokens = Tokens::new(rules(settings, slot.kind))?;
         Ok(Self {
             slot,
             tokens,
@@ -103,19 +69,13 @@ impl Shared {
             idle_ns: 0,
             busy: protocol::union::Union::new(),
             actions: Vec::new(),
-            bound: Bound {
-                contended: micros(settings.inflight),
-                alone: micros(settings.inflight_alone),
-                window_ns: u64::try_from(settings.window.as_nanos()).unwrap_or(u64::MAX),
-                keeps_limits: rules.rule.keeps_limits(),
-                contended_until: 0,
-            },
         })
     }
 
-    /// The bound in flight of a pod's processes, in microseconds.
-    pub(super) const fn inflight_us(&self, pod: &Pod, now: u64) -> u32 {
-        self.bound.of(pod, now)
+    /// Work that each process of a pod may have in flight, in microseconds as a page states it.
+    pub(super) fn inflight_us(&self, pod: PodId, now: u64) -> u32 {
+        let micros = self.tokens.in_flight(Time(now), pod).0 / 1_000;
+        u32::try_from(micros.clamp(1, u64::from(u32::MAX >> 1))).unwrap_or(1)
     }
 
     /// Tells the scheduler what the processes of the slot have used.
@@ -220,23 +180,14 @@ impl Shared {
                 continue;
             };
             let (pod, pid) = (process.pod, process.pid);
+            let inflight = self.inflight_us(PodId(pod.0), now);
             let Some(attached) = &mut process.attached else {
                 continue;
             };
-            if let Action::Contended {
-                contended: true, ..
-            } = action
-            {
-                self.bound.contended_until = now.saturating_add(self.bound.window_ns);
-            }
-            let served = hands.pods.get(&pod);
-            let bound = served.map_or(self.bound.contended, |served| {
-                self.bound.of(&served.pod, now)
-            });
             match action {
                 Action::Grant { until, .. } => {
                     let waited = attached.since.map_or(0, |since| now.saturating_sub(since));
-                    attached.open(until.0, bound, now);
+                    attached.open(until.0, inflight, now);
                     self.grants += 1;
                     if let Some(served) = hands.pods.get_mut(&pod) {
                         served.count_time(now);
@@ -246,10 +197,10 @@ impl Shared {
                         served.counters.waits.observe(waited);
                     }
                 }
-                Action::Extend { until, .. } => attached.extend(until.0, bound),
+                Action::Extend { until, .. } => attached.extend(until.0, inflight),
                 Action::Close { .. } => attached.shut(now),
                 Action::Contended { contended, .. } => {
-                    attached.contended(contended, bound, now);
+                    attached.contended(contended, inflight, now);
                 }
             }
             tracing::trace!(slot = self.slot.key.0, pid, ?action, "token");
@@ -285,6 +236,7 @@ fn rules(settings: &TokenSettings, kind: SlotKind) -> Settings {
         window: span(settings.window),
         horizon: span(settings.horizon),
         in_flight: span(settings.inflight),
+        in_flight_alone: span(settings.inflight_alone),
         cycle: span(settings.cycle),
         slice_min: span(settings.slice_min),
         slice_max: span(settings.slice_max),

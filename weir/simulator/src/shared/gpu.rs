@@ -3,7 +3,7 @@
 //!
 //! Kernels are short and not simulated one by one: a process with an open gate runs without a break while it has
 //! work. A close lets what is in flight run to its end: launches are made ahead until [`GateTimes::in_flight_us`] of work is in
-//! flight at the speed of that moment ([`GateTimes::in_flight_alone_us`] of a pod without a limit where nobody has waited for a window), the next burst's
+//! flight at the speed of that moment (or [`GateTimes::in_flight_alone_us`], as [`Tokens::in_flight`] says), the next burst's
 //! among them if it is there already; a launch that has been made is not taken back, however long it is. A
 //! grant, an order to close and the word that a gate is shut take a message each ([`GateTimes::message_us`]); what
 //! [`Action::Contended`] says is read from shared memory at once, and a process without work then gives its token
@@ -51,9 +51,6 @@ pub enum Event {
 pub struct Gpu {
     tokens: Tokens,
     times: GateTimes,
-    window: Span,
-    /// Until when somebody has waited within the last window.
-    contended_until: Time,
     processes: Vec<Process>,
     free: Vec<u32>,
     running: Vec<u32>,
@@ -69,20 +66,20 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A GPU without pods. Its processes have [`GateTimes::in_flight_us`] in flight, whatever [`Settings::in_flight`] says.
+    /// A GPU without pods. Its processes have [`GateTimes::in_flight_us`] in flight, whatever the settings say.
     ///
     /// # Errors
     /// What the scheduler finds wrong with its settings.
     pub fn new(settings: Settings, times: GateTimes) -> Result<Self, SettingsError> {
+        let alone_us = times.in_flight_alone_us.unwrap_or(times.in_flight_us);
         let settings = Settings {
             in_flight: Span(nanos(times.in_flight_us * 1e3)),
+            in_flight_alone: Span(nanos(alone_us * 1e3)),
             ..settings
         };
         Ok(Self {
             tokens: Tokens::new(settings)?,
             times,
-            window: settings.window,
-            contended_until: Time::ZERO,
             processes: Vec::new(),
             free: Vec::new(),
             running: Vec::new(),
@@ -423,20 +420,6 @@ impl Gpu {
         }
     }
 
-    /// What a process of a pod may have in flight from now on, in ns.
-    fn bound(&self, guest: &Guest, now: Time) -> f64 {
-        let contended = self.times.in_flight_us;
-        let alone = self.times.in_flight_alone_us.unwrap_or(contended);
-        let keeps_limits = self.tokens.settings().rule.keeps_limits();
-        let is_limited = keeps_limits && !guest.quota.limit().is_whole();
-        let us = if is_limited || now < self.contended_until {
-            contended
-        } else {
-            alone
-        };
-        us * 1e3
-    }
-
     fn foretell_wake(&mut self) {
         if let Some(at) = self.tokens.next_wake()
             && at < self.wakes_at
@@ -470,17 +453,12 @@ impl Gpu {
         body(&mut self.tokens, &mut actions);
         let message = now.after(self.times.message());
         for action in actions.drain(..) {
-            if let Action::Contended {
-                contended: true, ..
-            } = action
-            {
-                self.contended_until = now.after(self.window);
-            }
             let (Action::Grant { process, .. }
             | Action::Extend { process, .. }
             | Action::Close { process, .. }
             | Action::Contended { process, .. }) = action;
-            let bound = self.bound(&self.processes[process.0 as usize].guest, now);
+            #[expect(clippy::cast_precision_loss, reason = "milliseconds, in ns")]
+            let bound = self.tokens.in_flight(now, PodId(process.0)).0 as f64;
             match action {
                 Action::Grant { .. } => {
                     let own = &mut self.processes[process.0 as usize];
