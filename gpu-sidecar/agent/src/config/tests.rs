@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 fn problems(text: &str) -> Vec<String> {

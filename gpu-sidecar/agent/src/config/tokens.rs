@@ -1,0 +1,210 @@
+//! `[tokens]`: rule and lengths of the token scheduler.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::reader::Table;
+use super::units::{decimal, duration, show_decimal, show_duration};
+use super::{integer, one_of};
+use crate::state::ALL_HUNDREDTHS;
+
+/// SMs that may be occupied at once, in per cent, at most.
+const SM_LIMIT_MAX: u64 = 400;
+/// `tokens.time-scale`, at most.
+const TIME_SCALE_MAX: u32 = 8;
+/// The longest duration of a token setting before it is scaled.
+const DURATION_MAX: Duration = Duration::from_secs(100);
+
+/// By what rule tokens are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// Guarantees and limits as accounts that survive windows.
+    Weir,
+    /// As FaST-GShare's text has it.
+    Paper,
+    /// Time sharing without space.
+    TimeOnly,
+    /// The GPU belongs to the pod that came first.
+    Exclusive,
+    /// Nobody is ever held.
+    Racing,
+    /// A token bucket for each pod, filled by feedback, as in HAMi.
+    ReactiveBucket,
+}
+
+const RULES: [(&str, Rule); 6] = [
+    ("weir", Rule::Weir),
+    ("paper", Rule::Paper),
+    ("time-only", Rule::TimeOnly),
+    ("exclusive", Rule::Exclusive),
+    ("racing", Rule::Racing),
+    ("reactive-bucket", Rule::ReactiveBucket),
+];
+
+/// Rule and lengths of the token scheduler. Durations are as they hold: multiplied by `time_scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TokenSettings {
+    /// By what rule tokens are given.
+    pub rule: Rule,
+    /// SMs that may be occupied at once, in hundredths of a per cent.
+    #[serde(rename = "sm-limit", serialize_with = "as_percent")]
+    pub sm_limit_hundredths: u32,
+    /// The most that a pod can save up, in time at its share.
+    #[serde(serialize_with = "as_duration")]
+    pub window: Duration,
+    /// Over any span of this length a pod gets at most its limit.
+    #[serde(serialize_with = "as_duration")]
+    pub horizon: Duration,
+    /// In one, each of those that compete has its turn.
+    #[serde(serialize_with = "as_duration")]
+    pub cycle: Duration,
+    /// Nobody is closed for another before it has held for this long.
+    #[serde(serialize_with = "as_duration")]
+    pub slice_min: Duration,
+    /// A token is renewed in steps of this length while nobody else wants it.
+    #[serde(serialize_with = "as_duration")]
+    pub slice_max: Duration,
+    /// How long one that waits and does not fit may be overtaken by smaller ones.
+    #[serde(serialize_with = "as_duration")]
+    pub backfill: Duration,
+    /// Work of a process in flight while others wait, or have within the last window, or its pod has a limit.
+    #[serde(serialize_with = "as_duration")]
+    pub inflight: Duration,
+    /// The same of a pod without a limit while nobody has waited for that long.
+    #[serde(serialize_with = "as_duration")]
+    pub inflight_alone: Duration,
+    /// By what the durations of the file were multiplied.
+    pub time_scale: u32,
+}
+
+impl Default for TokenSettings {
+    fn default() -> Self {
+        Self {
+            rule: Rule::Weir,
+            sm_limit_hundredths: ALL_HUNDREDTHS,
+            window: Duration::from_secs(1),
+            horizon: Duration::from_secs(10),
+            cycle: Duration::from_millis(100),
+            slice_min: Duration::from_millis(2),
+            slice_max: Duration::from_millis(100),
+            backfill: Duration::from_millis(20),
+            inflight: Duration::from_millis(2),
+            inflight_alone: Duration::from_millis(100),
+            time_scale: 1,
+        }
+    }
+}
+
+impl TokenSettings {
+    pub(super) fn read(&mut self, table: Table<'_, '_>) {
+        if let Some(rule) = table.value("rule", |text| one_of(text, &RULES)) {
+            self.rule = rule;
+        }
+        let sm_limit = table.value("sm-limit", |text| {
+            decimal(text, 2)
+                .filter(|hundredths| (1..=SM_LIMIT_MAX * 100).contains(hundredths))
+                .and_then(|hundredths| u32::try_from(hundredths).ok())
+                .ok_or_else(|| {
+                    format!(
+                        "allowed: per cent above 0, up to {SM_LIMIT_MAX}, with at most two decimals"
+                    )
+                })
+        });
+        if let Some(hundredths) = sm_limit {
+            self.sm_limit_hundredths = hundredths;
+        }
+        let positive = |text: &str| {
+            duration(text).and_then(|duration| {
+                if duration.is_zero() || duration > DURATION_MAX {
+                    let max = show_duration(DURATION_MAX);
+                    Err(format!("allowed: above 0, up to {max}"))
+                } else {
+                    Ok(duration)
+                }
+            })
+        };
+        for (key, own) in [
+            ("window", &mut self.window),
+            ("horizon", &mut self.horizon),
+            ("cycle", &mut self.cycle),
+            ("slice-min", &mut self.slice_min),
+            ("slice-max", &mut self.slice_max),
+            ("inflight", &mut self.inflight),
+            ("inflight-alone", &mut self.inflight_alone),
+        ] {
+            if let Some(duration) = table.value(key, positive) {
+                *own = duration;
+            }
+        }
+        let backfill = table.value("backfill", |text| {
+            duration(text).and_then(|duration| {
+                let max = show_duration(DURATION_MAX);
+                let allowed = || format!("allowed: 0 to {max}");
+                (duration <= DURATION_MAX)
+                    .then_some(duration)
+                    .ok_or_else(allowed)
+            })
+        });
+        if let Some(duration) = backfill {
+            self.backfill = duration;
+        }
+        for (shorter, key, longer, than) in [
+            (self.window, "window", self.horizon, "horizon"),
+            (self.cycle, "cycle", self.window, "window"),
+            (self.slice_min, "slice-min", self.cycle, "cycle"),
+            (self.slice_min, "slice-min", self.slice_max, "slice-max"),
+            (
+                self.inflight,
+                "inflight",
+                self.inflight_alone,
+                "inflight-alone",
+            ),
+        ] {
+            if shorter > longer {
+                // The one of the two that the file names.
+                let place = if table.place(key).is_some() {
+                    key
+                } else {
+                    than
+                };
+                let [shorter, longer] = [shorter, longer].map(show_duration);
+                table.wrong(
+                    place,
+                    format!("{key} ({shorter}) must not be longer than {than} ({longer})"),
+                );
+            }
+        }
+        if let Some(scale) = table.value("time-scale", |text| integer(text, 1, TIME_SCALE_MAX)) {
+            self.scale(scale);
+        }
+        table.end();
+    }
+
+    fn scale(&mut self, scale: u32) {
+        self.time_scale = scale;
+        for own in [
+            &mut self.window,
+            &mut self.horizon,
+            &mut self.cycle,
+            &mut self.slice_min,
+            &mut self.slice_max,
+            &mut self.backfill,
+            &mut self.inflight,
+            &mut self.inflight_alone,
+        ] {
+            *own = own.saturating_mul(scale);
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn as_percent<S: Serializer>(hundredths: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&show_decimal(u64::from(*hundredths), 2))
+}
+
+fn as_duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&show_duration(*duration))
+}
