@@ -24,6 +24,7 @@
 mod account;
 mod action;
 mod bucket;
+mod held;
 mod limit;
 mod orders;
 mod plain;
@@ -34,7 +35,7 @@ mod weir;
 mod window;
 
 pub use account::Account;
-pub use action::{Action, CloseReason, GrantReason, Refusal};
+pub use action::{Action, CloseReason, GrantReason, Refusal, RevokeReason};
 pub use quota::{Quota, QuotaError, SHARE_WHOLE, Share};
 pub use settings::{HORIZON_MAX, Rule, SM_WHOLE, Settings, SettingsError};
 
@@ -66,6 +67,8 @@ pub struct Tokens {
     next_wake: Time,
     /// Until when processes count as competing.
     contended_until: Time,
+    /// The caller reports what holders have in flight, so that tokens can be taken back.
+    reports_use: bool,
     weir: weir::State,
     window: window::State,
     bucket: bucket::State,
@@ -85,6 +88,7 @@ impl Tokens {
             pods_added: 0,
             next_wake: Time::NEVER,
             contended_until: Time::ZERO,
+            reports_use: false,
             weir: weir::State::new(&settings),
             window: window::State::default(),
             bucket: bucket::State::default(),
@@ -137,7 +141,7 @@ impl Tokens {
         self.weir.quota_changes(pod, quota);
         pod.limit.set_share(now, quota.limit(), &self.settings);
         pod.quota = quota;
-        pod.resumes_at = pod.limit.resumes_at(now);
+        pod.settle_resume(now);
         self.decide(actions);
         Ok(())
     }
@@ -213,6 +217,7 @@ impl Tokens {
                 active: false,
                 contended: false,
                 unfinished: None,
+                held: held::Use::default(),
                 overtaken_since: None,
                 pass: 0,
             },
@@ -275,6 +280,7 @@ impl Tokens {
         account.used = sum(account.used, delta);
         let sm_time = u128::from(delta.0) * u128::from(sms.min(sm_limit)) / u128::from(SM_WHOLE);
         account.sm_time = sum(account.sm_time, Span(quota::narrow(sm_time)));
+        let delta = pod.habit.unpaid(now, delta);
         pod.limit.charge(now, delta);
         match self.settings.rule {
             Rule::Weir => self.weir.charge(pod, delta),
@@ -283,7 +289,7 @@ impl Tokens {
             Rule::Exclusive | Rule::Racing => {}
         }
         if pod.demand > pod.holders {
-            pod.resumes_at = pod.limit.resumes_at(now);
+            pod.settle_resume(now);
         }
     }
 
@@ -303,9 +309,11 @@ impl Tokens {
         }
     }
 
-    /// A holder has launched since this was last told: its token is worth renewing.
+    /// A holder has launched since this was last reported: its token is used, and worth renewing. Reported before
+    /// [`Tokens::idle`].
     pub fn active(&mut self, now: Time, id: ProcessId) {
         self.advance(now);
+        self.launched(id);
         let renewal = self.settings.slice_max;
         if let Some(process) = self.table.process_mut(id)
             && process.phase == Phase::Holding
@@ -325,11 +333,13 @@ impl Tokens {
             return;
         };
         let (phase, pod, asks_again) = (process.phase, process.pod, process.asks_again);
+        let (sm, contended) = (process.sm, process.contended);
         if phase == Phase::Idle {
             return;
         }
-        if phase == Phase::Holding && process.contended {
-            self.weir.pay_hand_over(process.sm, &self.settings);
+        self.charge_idle();
+        if phase == Phase::Holding && contended {
+            self.weir.pay_hand_over(sm, &self.settings);
         }
         self.table.enter(self.now, id, Phase::Idle);
         if self.table.pod(pod).is_some_and(|pod| pod.leaving) {
@@ -343,7 +353,10 @@ impl Tokens {
     /// A process is dead: its SMs are free at once.
     pub fn remove_process(&mut self, now: Time, id: ProcessId, actions: &mut Vec<Action>) {
         self.advance(now);
-        if self.table.process(id).is_some() {
+        if let Some(process) = self.table.process(id) {
+            if process.phase.occupies() {
+                self.charge_unreported(id);
+            }
             self.table.remove_process(self.now, id);
             self.decide(actions);
         }

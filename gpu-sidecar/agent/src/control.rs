@@ -264,6 +264,11 @@ impl Control {
                     "grants": figures.counters.grants,
                     "overruns": figures.counters.overruns,
                     "overrun_seconds": seconds(figures.counters.overrun_ns),
+                    "revoked": {
+                        "idle": figures.counters.revoked_idle,
+                        "unresponsive": figures.counters.revoked_unresponsive,
+                    },
+                    "held_idle_seconds": seconds(figures.counters.held_idle_ns),
                     "debt_seconds": seconds(figures.debt_ns),
                 },
                 "waits": {"count": waits.count(), "sum_seconds": seconds(waits.sum_ns), "buckets": buckets},

@@ -182,7 +182,7 @@ impl Metrics {
     fn pod_counters(&self, page: &mut Page) {
         let sums = self.recent.sums();
         type Get = fn(&PodCounters) -> f64;
-        let counters: [(&str, &str, Get); 12] = [
+        let counters: [(&str, &str, Get); 13] = [
             (
                 "weir_gpu_used_seconds_total",
                 "Wall time in which at least one kernel of a pod ran.",
@@ -215,6 +215,11 @@ impl Metrics {
                 "weir_gpu_token_overrun_seconds_total",
                 "Time for which it was.",
                 |own| seconds(own.overrun_ns),
+            ),
+            (
+                "weir_gpu_held_idle_seconds_total",
+                "Time in which pods had a token and nothing in flight while others waited; charged to their quotas.",
+                |own| seconds(own.held_idle_ns),
             ),
             (
                 "weir_gpu_launches_total",
@@ -255,6 +260,22 @@ impl Metrics {
             "weir_gpu_token_wait_seconds",
             "Time from asking for a token to having it.",
             waits,
+        );
+        let revoked = sums.iter().flat_map(|(labels, own)| {
+            [
+                ("idle", own.revoked_idle),
+                ("unresponsive", own.revoked_unresponsive),
+            ]
+            .map(|(reason, count)| {
+                let mut pairs = label_pairs(labels);
+                pairs.push(("reason", reason.to_owned()));
+                (pairs, number(count))
+            })
+        });
+        page.counter(
+            "weir_gpu_tokens_revoked_total",
+            "Tokens taken back while others waited: nothing was in flight, or the process gave no sign of life.",
+            revoked,
         );
         let refused = sums.iter().flat_map(|(labels, own)| {
             own.refused_connections.iter().map(move |(reason, count)| {

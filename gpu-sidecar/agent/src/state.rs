@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use policy::tokens::RevokeReason;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -352,6 +353,12 @@ pub struct PodCounters {
     pub overruns: u64,
     /// For how long.
     pub overrun_ns: u64,
+    /// Tokens revoked since nothing was in flight while others waited.
+    pub revoked_idle: u64,
+    /// Tokens revoked since the process gave no sign of life when its work should have ended.
+    pub revoked_unresponsive: u64,
+    /// Charged time in which it had a token and nothing in flight while others waited.
+    pub held_idle_ns: u64,
     /// Kernels, graphs and cooperative launches.
     pub launches: u64,
     /// Looked-up functions that the preload does not know.
@@ -364,6 +371,16 @@ pub struct PodCounters {
     pub bound_exceeded: u64,
     /// Connections that were refused, by [`protocol_refusal`]'s names.
     pub refused_connections: BTreeMap<&'static str, u64>,
+}
+
+impl PodCounters {
+    /// Counts a token that was revoked.
+    pub(crate) fn revoked(&mut self, reason: RevokeReason) {
+        match reason {
+            RevokeReason::Idle => self.revoked_idle += 1,
+            RevokeReason::Unresponsive => self.revoked_unresponsive += 1,
+        }
+    }
 }
 
 /// One process of a pod.

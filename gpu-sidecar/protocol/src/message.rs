@@ -98,6 +98,8 @@ pub enum FromProcess {
         /// In all, not in addition.
         bytes: u64,
     },
+    /// Answers [`FromAgent::Probe`].
+    Present,
     /// Something to be known.
     Report(Report),
 }
@@ -141,6 +143,9 @@ pub enum FromAgent {
     Pages,
     /// Another process of the pod needs memory: what this one has claimed and does not use is to be given back.
     Relinquish,
+    /// The process has a token that others wait for, and its work should have ended: it answers with [`FromProcess::Present`], or
+    /// counts as stopped.
+    Probe,
     /// Not served, and why.
     Refused {
         /// Why.
@@ -356,6 +361,7 @@ impl FromProcess {
                 writer.u64(*bytes);
                 writer
             }
+            Self::Present => Writer::new(10),
             Self::Report(report) => {
                 let (kind, number, text) = match report {
                     Report::UnknownSymbol(name) => (5, 0, name.as_str()),
@@ -414,6 +420,7 @@ impl FromProcess {
                 seq: reader.u32()?,
                 bytes: reader.u64()?,
             },
+            10 => Self::Present,
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;
@@ -449,6 +456,7 @@ impl FromAgent {
             }
             Self::Pages => Writer::new(130),
             Self::Relinquish => Writer::new(132),
+            Self::Probe => Writer::new(133),
             Self::Refused { reason, text } => {
                 let mut writer = Writer::new(131);
                 writer.u32(*reason as u32);
@@ -481,6 +489,7 @@ impl FromAgent {
             },
             130 => Self::Pages,
             132 => Self::Relinquish,
+            133 => Self::Probe,
             131 => {
                 let reason = usize::try_from(reader.u32()?).map_err(|_| Malformed::Value)?;
                 Self::Refused {

@@ -167,6 +167,8 @@ pub struct Facts {
     pub parked: AtomicU32,
     /// Microseconds of work in flight, as estimated.
     pub inflight_us: AtomicU32,
+    /// Launches in flight of functions whose time is not known yet: `inflight_us` says nothing of them.
+    pub unmeasured: AtomicU32,
     /// The device ordinal's attribute "MPS enabled": 0 no, 1 yes, 2 not known.
     pub mps: AtomicU32,
     /// Kernels, graphs and cooperative launches, in all.
@@ -210,6 +212,7 @@ impl Facts {
             layout: AtomicU32::new(VERSION as u32),
             parked: AtomicU32::new(0),
             inflight_us: AtomicU32::new(0),
+            unmeasured: AtomicU32::new(0),
             mps: AtomicU32::new(2),
             launches: Counter(AtomicU64::new(0)),
             busy_since: AtomicU64::new(0),

@@ -17,6 +17,10 @@ pub struct Account {
     pub grants: u64,
     /// Tokens taken away; those that were given back do not count.
     pub closes: u64,
+    /// Tokens revoked because they were not used or their holder gave no sign of life.
+    pub revoked: u64,
+    /// Time in which it held a token without anything in flight while others waited, as far as it was charged.
+    pub held_idle: Span,
     /// Of [`Account::used`]: what was set against its request. Rules without accounts leave it at zero.
     pub guaranteed: Span,
     /// Of [`Account::used`]: what came out of time that nobody was owed.

@@ -41,6 +41,29 @@ pub enum Action {
         /// Whether it should.
         contended: bool,
     },
+    /// The process is to be asked for a sign of life, which is reported with [`super::Tokens::responds`]; or it is found to be
+    /// stopped ([`super::Tokens::stopped`]).
+    Probe {
+        /// The process.
+        process: ProcessId,
+    },
+    /// The gate is to be shut at once, and the token counts as given back: nothing of the process is in flight, as far as can be
+    /// known without it. A late word that its gate is shut is to be ignored.
+    Revoke {
+        /// The process.
+        process: ProcessId,
+        /// Why it loses its token.
+        reason: RevokeReason,
+    },
+}
+
+/// Why a token is revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RevokeReason {
+    /// Others wait, and nothing of the process was in flight.
+    Idle,
+    /// Others wait, its work should have ended, and it gives no sign of life.
+    Unresponsive,
 }
 
 /// Why a process gets a token.

@@ -1,7 +1,7 @@
 //! What every rule does the same way: waiting, granting, renewing, closing.
 
 use super::table::Phase;
-use super::{Action, CloseReason, GrantReason, PodId, ProcessId, Rule, Tokens};
+use super::{Action, CloseReason, GrantReason, PodId, ProcessId, Rule, Tokens, WAKE_STEP};
 use crate::Time;
 
 impl Tokens {
@@ -10,12 +10,20 @@ impl Tokens {
     }
 
     pub(super) fn decide(&mut self, actions: &mut Vec<Action>) {
-        self.next_wake = match self.settings.rule {
+        self.charge_idle();
+        self.take_back(actions);
+        let wake = match self.settings.rule {
             Rule::Weir => self.decide_weir(actions),
             Rule::Paper | Rule::TimeOnly => self.decide_window(actions),
             Rule::ReactiveBucket => self.decide_bucket(actions),
             Rule::Exclusive => self.decide_exclusive(actions),
             Rule::Racing => self.decide_racing(actions),
+        };
+        let looks_at = self.next_take_back();
+        self.next_wake = if looks_at == Time::NEVER {
+            wake
+        } else {
+            wake.min(looks_at.max(self.now.after(WAKE_STEP)))
         };
     }
 
@@ -29,8 +37,7 @@ impl Tokens {
     /// Finds out from when on the limit lets a waiting process run.
     pub(super) fn settle_limit(&mut self, id: ProcessId) {
         let now = self.now;
-        let pod = self.table.listed_mut(id).1;
-        pod.resumes_at = pod.limit.resumes_at(now);
+        self.table.listed_mut(id).1.settle_resume(now);
     }
 
     /// A gate that is open already.
@@ -56,9 +63,11 @@ impl Tokens {
         actions: &mut Vec<Action>,
     ) {
         self.table.enter(self.now, id, Phase::Holding);
+        let (now, settings) = (self.now, self.settings);
         let (process, pod) = self.table.listed_mut(id);
         process.active = true;
         process.until = until;
+        process.held.granted(now, &settings);
         pod.account.grants += 1;
         actions.push(Action::Grant {
             process: id,
@@ -102,9 +111,11 @@ impl Tokens {
         if contended {
             self.contended_until = self.now.after(self.settings.window);
         }
+        let now = self.now;
         for at in 0..self.table.holding.len() {
             let id = self.table.holding[at];
             let process = self.table.listed_mut(id).0;
+            process.held.contend(now, contended);
             if process.phase == Phase::Holding && process.contended != contended {
                 process.contended = contended;
                 actions.push(Action::Contended {

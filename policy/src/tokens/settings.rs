@@ -56,6 +56,14 @@ pub struct Settings {
     pub hand_over: Span,
     /// What part of the time closes may cost.
     pub hand_over_share_max: Share,
+    /// Others wait: a token with which nothing is in flight for this long is revoked. Only under [`Rule::Weir`], as the next three.
+    pub idle_max: Span,
+    /// A process whose work should have ended, and for whose token others wait, has this long to answer.
+    pub answer_max: Span,
+    /// A process that has just got its token has up to this long to launch, as far as `idle_share_max` allows.
+    pub start_max: Span,
+    /// The part of the time that tokens may cost which a pod holds and does not use while others wait.
+    pub idle_share_max: Share,
     /// The length of a token under [`Rule::Paper`] and [`Rule::TimeOnly`].
     pub paper_token: Span,
 }
@@ -84,7 +92,14 @@ pub enum SettingsError {
     },
     /// Without a share for them nobody could ever be closed for another.
     NoHandOvers,
+    /// Without a share of idle time a pod whose token was revoked once would never get one again.
+    NoIdleShare,
 }
+
+const PERCENT_AND_A_HALF: Share = match Share::from_parts_per_million(15_000) {
+    Ok(share) => share,
+    Err(_) => Share::NONE,
+};
 
 /// The longest horizon: a quarter of an hour.
 pub const HORIZON_MAX: Span = Span::from_secs(900);
@@ -117,6 +132,10 @@ impl Default for Settings {
             overtaking_max: Span::from_millis(20),
             hand_over: Span(250_000),
             hand_over_share_max: Share::from_percent(4),
+            idle_max: Span::from_millis(1),
+            answer_max: Span::from_millis(2),
+            start_max: Span::from_millis(10),
+            idle_share_max: PERCENT_AND_A_HALF,
             paper_token: Span::from_millis(10),
         }
     }
@@ -137,6 +156,7 @@ impl Settings {
             ("cycle", self.cycle),
             ("slice_min", self.slice_min),
             ("slice_max", self.slice_max),
+            ("idle_max", self.idle_max),
             ("paper_token", self.paper_token),
         ] {
             if span == Span::ZERO {
@@ -149,6 +169,7 @@ impl Settings {
             ("slice_min", self.slice_min, "cycle", self.cycle),
             ("slice_min", self.slice_min, "slice_max", self.slice_max),
             ("paper_token", self.paper_token, "window", self.window),
+            ("idle_max", self.idle_max, "start_max", self.start_max),
             (
                 "in_flight",
                 self.in_flight,
@@ -165,6 +186,9 @@ impl Settings {
         }
         if self.hand_over_share_max.is_none() && self.hand_over > Span::ZERO {
             return Err(SettingsError::NoHandOvers);
+        }
+        if self.idle_share_max.is_none() {
+            return Err(SettingsError::NoIdleShare);
         }
         Ok(())
     }
@@ -184,6 +208,9 @@ impl fmt::Display for SettingsError {
             Self::NoHandOvers => f.write_str(
                 "hand_over_share_max must not be zero while a hand-over takes time: nobody could be \
                  closed for another",
+            ),
+            Self::NoIdleShare => f.write_str(
+                "idle_share_max must not be zero: a pod whose token was revoked once would never get one again",
             ),
         }
     }

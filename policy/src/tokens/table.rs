@@ -1,5 +1,6 @@
 //! What is known of each pod and process, whatever the rule.
 
+use super::held::{Habit, Use};
 use super::limit::{Limit, Recent};
 use super::{Account, PodId, ProcessId, Quota};
 use crate::{Span, Time};
@@ -38,6 +39,8 @@ pub(super) struct Process {
     pub(super) active: bool,
     pub(super) contended: bool,
     pub(super) unfinished: Option<Time>,
+    /// What is made of its token.
+    pub(super) held: Use,
     /// Since when others have been let past it.
     pub(super) overtaken_since: Option<Time>,
     /// It has been looked at in this pass over the waiting.
@@ -65,6 +68,7 @@ pub(super) struct Pod {
     /// From when on the limit lets it run; valid while it waits.
     pub(super) resumes_at: Time,
     pub(super) account: Account,
+    pub(super) habit: Habit,
     pub(super) fair: super::weir::Fair,
     pub(super) window: super::window::Used,
     pub(super) bucket: super::bucket::Bucket,
@@ -85,6 +89,7 @@ impl Pod {
             limit: Limit::new(now, quota.limit(), settings),
             resumes_at: Time::ZERO,
             account: Account::default(),
+            habit: Habit::new(now, settings),
             fair: super::weir::Fair::default(),
             window: super::window::Used::default(),
             bucket: super::bucket::Bucket::new(Recent::new(now, settings.window)),
@@ -183,9 +188,13 @@ impl Table {
             process.since = now;
             process.asks_again = false;
         }
+        if phase == Phase::Closing {
+            process.held.closes(now);
+        }
         if !phase.occupies() {
             process.contended = false;
             process.unfinished = None;
+            process.held = Use::default();
         }
         if phase != Phase::Waiting {
             process.overtaken_since = None;

@@ -35,6 +35,24 @@ pub struct Work {
     pub pause: u64,
     /// When it begins.
     pub from: u64,
+    /// What it does with its tokens besides.
+    pub manner: Manner,
+}
+
+/// How a process uses its tokens. All but the first report what they have in flight, so that the scheduler can take tokens back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// As its work says, and reports no more than it must.
+    Plain,
+    /// As its work says.
+    Reporting,
+    /// It runs for the first time and stands still for the second, again and again, as a container at its CPU limit does; or, with
+    /// `seen`, as one that is stopped by a signal, which can be seen.
+    Stops { runs: u64, stands: u64, seen: bool },
+    /// It never launches, and asks again as soon as its token is taken.
+    NeverLaunches,
+    /// It claims to have this much in flight, launches nothing and answers nothing.
+    Claims(u64),
 }
 
 impl Work {
@@ -44,6 +62,7 @@ impl Work {
             burst: u64::MAX,
             pause: 0,
             from: 0,
+            manner: Manner::Plain,
         }
     }
 
@@ -53,7 +72,12 @@ impl Work {
             burst,
             pause,
             from: 0,
+            manner: Manner::Plain,
         }
+    }
+
+    pub const fn with(self, manner: Manner) -> Self {
+        Self { manner, ..self }
     }
 
     /// What may run after a close.
@@ -76,6 +100,18 @@ struct Machine {
     left: u64,
     wants: bool,
     until: u64,
+    /// Since when it stands still.
+    stands_since: Option<u64>,
+    /// What it had in flight then ends by this time, as it says.
+    ends: u64,
+    /// When it got its token.
+    granted_at: u64,
+    /// When it last stopped computing.
+    computed_to: u64,
+    /// Changes with every token, so that old messages are void.
+    token: u64,
+    /// The scheduler counts it as holder.
+    holds: bool,
 }
 
 /// When at least one kernel of a pod ran.
@@ -103,15 +139,23 @@ impl Ledger {
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy, Debug)]
 enum Event {
     /// The gate of a process opens.
-    Opens(usize),
+    Opens(usize, u64),
     /// The order to close has come.
-    Closes(usize),
+    Closes(usize, u64),
     /// Its last kernel has ended after a close.
     Drained(usize, u64),
     /// Its burst has ended.
     Paused(usize, u64),
     /// The agent hears that the gate is shut.
-    Closed(usize),
+    Closed(usize, u64),
+    /// It stands still.
+    Stands(usize),
+    /// What it had in flight is over.
+    Halts(usize, u64),
+    /// It goes on.
+    GoesOn(usize),
+    /// The agent hears a sign of life.
+    Responds(usize),
     /// The agent hears that it is parked at the shut gate.
     Asks(usize),
     /// It has something to do again.
@@ -129,6 +173,8 @@ pub struct Simulation {
     pub idle_while_waiting: u64,
     /// Tokens that were given.
     pub grants: u64,
+    /// Tokens that were taken back.
+    pub revoked: u64,
     pub now: u64,
     processes: Vec<Machine>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -145,6 +191,7 @@ impl Simulation {
             quotas: Vec::new(),
             idle_while_waiting: 0,
             grants: 0,
+            revoked: 0,
             now: 0,
             processes: Vec::new(),
             events: BinaryHeap::new(),
@@ -188,8 +235,17 @@ impl Simulation {
                 left: 0,
                 wants: false,
                 until: 0,
+                stands_since: None,
+                ends: 0,
+                granted_at: 0,
+                computed_to: 0,
+                token: 0,
+                holds: false,
             });
             self.at(work.from.max(self.now), Event::Wants(process));
+            if let Manner::Stops { runs, .. } = work.manner {
+                self.at(work.from.max(self.now) + runs, Event::Stands(process));
+            }
         }
         pod
     }
@@ -229,7 +285,10 @@ impl Simulation {
         let passed = at - self.accounted;
         self.accounted = at;
         let running = self.processes.iter().any(|p| p.running_since.is_some());
-        let parked = self.processes.iter().any(|p| p.wants && !p.open);
+        let parked = self
+            .processes
+            .iter()
+            .any(|p| p.wants && !p.open && p.stands_since.is_none() && !p.never_launches());
         if parked && !running {
             self.idle_while_waiting += passed;
         }
@@ -238,18 +297,30 @@ impl Simulation {
     fn handle(&mut self, event: Event) {
         let now = self.now;
         match event {
-            Event::Opens(p) => {
+            Event::Opens(p, token) => {
                 let process = &mut self.processes[p];
+                if process.token != token {
+                    return;
+                }
                 process.open = true;
+                if process.stands_since.is_some() || process.never_launches() {
+                    return;
+                }
                 if process.wants {
                     self.start(p);
                 } else if process.contended && !process.closing {
                     self.give_back(p);
                 }
             }
-            Event::Closes(p) => {
+            Event::Closes(p, token) => {
                 let process = &mut self.processes[p];
+                if process.token != token || process.stands_since.is_some() {
+                    return;
+                }
                 assert!(process.closing, "process {p} at {now}: a close too many");
+                if matches!(process.work.manner, Manner::Claims(_)) {
+                    return;
+                }
                 if let Some(since) = process.running_since {
                     let kernel = process.work.kernel;
                     let in_flight = if kernel > IN_FLIGHT {
@@ -260,29 +331,79 @@ impl Simulation {
                     let run = process.run;
                     self.at(now + in_flight, Event::Drained(p, run));
                 } else {
-                    process.open = false;
-                    self.at(now + MESSAGE, Event::Closed(p));
+                    self.says_closed(p);
                 }
             }
             Event::Drained(p, run) if self.processes[p].run == run => {
                 self.stop(p);
-                self.processes[p].open = false;
-                self.at(now + MESSAGE, Event::Closed(p));
+                self.says_closed(p);
             }
             Event::Paused(p, run) if self.processes[p].run == run => {
                 self.stop(p);
                 let process = &mut self.processes[p];
                 if process.closing {
                     // Its close was delivered while it ran.
-                    process.open = false;
-                    self.at(now + MESSAGE, Event::Closed(p));
+                    self.says_closed(p);
                 } else if process.contended {
                     self.give_back(p);
                 }
             }
             Event::Drained(..) | Event::Paused(..) => {}
-            Event::Closed(p) => {
+            Event::Stands(p) => {
                 let process = &mut self.processes[p];
+                let Manner::Stops { stands, .. } = process.work.manner else {
+                    unreachable!("only such processes stand still");
+                };
+                process.stands_since = Some(now);
+                process.ends = now;
+                process.run += 1;
+                if let Some(since) = process.running_since {
+                    let kernel = process.work.kernel;
+                    let left = if kernel > IN_FLIGHT {
+                        kernel - (now - since) % kernel
+                    } else {
+                        IN_FLIGHT
+                    };
+                    // Launches that it has not said are taken for a millisecond.
+                    process.ends = now + left + MS;
+                    let run = process.run;
+                    self.at(now + left, Event::Halts(p, run));
+                }
+                self.at(now + stands, Event::GoesOn(p));
+            }
+            Event::Halts(p, run) if self.processes[p].run == run => self.stop(p),
+            Event::Halts(..) => {}
+            Event::GoesOn(p) => {
+                let process = &mut self.processes[p];
+                let Manner::Stops { runs, .. } = process.work.manner else {
+                    unreachable!("only such processes stand still");
+                };
+                process.stands_since = None;
+                self.at(now + runs, Event::Stands(p));
+                if self.processes[p].running_since.is_some() {
+                    // It has not stood still for long.
+                    self.stop(p);
+                }
+                let process = &mut self.processes[p];
+                if process.holds && process.closing {
+                    self.says_closed(p);
+                } else if process.open && process.wants {
+                    self.start(p);
+                } else if process.wants && !process.holds {
+                    self.at(now + ASK, Event::Asks(p));
+                }
+            }
+            Event::Responds(p) => {
+                if self.processes[p].stands_since.is_none() {
+                    self.call(|tokens, now, _actions| tokens.responds(now, name(p)));
+                }
+            }
+            Event::Closed(p, token) => {
+                let process = &mut self.processes[p];
+                if process.token != token || !process.holds {
+                    return;
+                }
+                process.holds = false;
                 process.closing = false;
                 process.contended = false;
                 let wants = process.wants;
@@ -293,7 +414,7 @@ impl Simulation {
             }
             Event::Asks(p) => {
                 let process = &self.processes[p];
-                if process.wants && !process.open {
+                if process.wants && !process.open && process.stands_since.is_none() {
                     self.call(|tokens, now, actions| tokens.ask(now, name(p), actions));
                 }
             }
@@ -345,6 +466,7 @@ impl Simulation {
         let process = &mut self.processes[p];
         process.run += 1;
         let since = process.running_since.take().unwrap();
+        process.computed_to = now;
         if process.left != u64::MAX {
             process.left -= (now - since).min(process.left);
             process.wants = process.left > 0;
@@ -362,11 +484,56 @@ impl Simulation {
     }
 
     fn give_back(&mut self, p: usize) {
+        // Until the agent knows, it has to be asked for anew.
+        self.processes[p].closing = true;
+        self.says_closed(p);
+    }
+
+    fn says_closed(&mut self, p: usize) {
         let process = &mut self.processes[p];
         process.open = false;
-        // Until the agent knows, it has to be asked for anew.
-        process.closing = true;
-        self.at(self.now + MESSAGE, Event::Closed(p));
+        let token = process.token;
+        self.at(self.now + MESSAGE, Event::Closed(p, token));
+    }
+
+    /// Reports what the holders of a pod that report it have in flight. Answers whether their kernel time is known.
+    fn report_use(&mut self, pod: usize) -> bool {
+        let now = self.now;
+        let mut is_known = true;
+        for (p, process) in self.processes.iter().enumerate() {
+            if process.pod != pod || process.work.manner == Manner::Plain {
+                continue;
+            }
+            is_known &= process.stands_since.is_none();
+            if !process.holds {
+                continue;
+            }
+            let (at, id) = (instant(now), name(p));
+            let in_flight_to = match (process.work.manner, process.stands_since) {
+                (Manner::NeverLaunches, _) => None,
+                (Manner::Claims(claim), _) => {
+                    Some((process.granted_at, process.granted_at + claim))
+                }
+                (_, Some(since)) => (process.ends > since).then_some((since, process.ends)),
+                (_, None) => process.running_since.map(|_| {
+                    let most = process.work.kernel.max(IN_FLIGHT);
+                    (now, now + most + MS)
+                }),
+            };
+            match in_flight_to {
+                None => {
+                    let since = process.granted_at.max(process.computed_to);
+                    self.tokens.idle(at, id, instant(since));
+                }
+                Some((since, ends)) => {
+                    if process.stands_since.is_some() || process.never_launches() {
+                        self.tokens.unfinished(at, id, Some(instant(since)));
+                    }
+                    self.tokens.expected_end(at, id, instant(ends));
+                }
+            }
+        }
+        is_known
     }
 
     /// Tells what is known, calls, and carries out what is ordered.
@@ -378,6 +545,9 @@ impl Simulation {
                 let Some(since) = process.running_since.filter(|_| process.pod == pod) else {
                     continue;
                 };
+                if process.stands_since.is_some() {
+                    continue;
+                }
                 let kernel = process.work.kernel;
                 self.tokens.active(instant(now), name(p));
                 if kernel > IN_FLIGHT {
@@ -388,6 +558,9 @@ impl Simulation {
                 } else {
                     self.tokens.unfinished(instant(now), name(p), None);
                 }
+            }
+            if !self.report_use(pod) {
+                continue;
             }
             let ledger = &mut self.ledgers[pod];
             let mut busy = ledger.total;
@@ -420,10 +593,15 @@ impl Simulation {
             Action::Grant { process, until, .. } => {
                 let p = process.0 as usize;
                 assert!(!self.processes[p].open, "process {p} has a token already");
-                self.processes[p].until = until.0;
-                self.processes[p].contended = false;
+                let own = &mut self.processes[p];
+                own.until = until.0;
+                own.contended = false;
+                own.granted_at = now;
+                own.holds = true;
+                own.token += 1;
+                let token = own.token;
                 self.grants += 1;
-                self.at(now + MESSAGE, Event::Opens(p));
+                self.at(now + MESSAGE, Event::Opens(p, token));
             }
             Action::Extend { process, until } => {
                 let p = process.0 as usize;
@@ -435,7 +613,8 @@ impl Simulation {
                 // It may be giving its token back already.
                 if !self.processes[p].closing {
                     self.processes[p].closing = true;
-                    self.at(now + MESSAGE, Event::Closes(p));
+                    let token = self.processes[p].token;
+                    self.at(now + MESSAGE, Event::Closes(p, token));
                 }
             }
             Action::Contended { process, contended } => {
@@ -443,11 +622,46 @@ impl Simulation {
                 let process = &mut self.processes[p];
                 process.contended = contended;
                 let idle = process.open && process.running_since.is_none();
-                if contended && idle && !process.closing {
+                let lives = process.stands_since.is_none() && !process.never_launches();
+                if contended && idle && !process.closing && lives {
                     self.give_back(p);
                 }
             }
+            Action::Probe { process } => {
+                let p = process.0 as usize;
+                let process = &self.processes[p];
+                match (process.work.manner, process.stands_since) {
+                    (Manner::Claims(_), _) => {}
+                    (Manner::Stops { seen: true, .. }, Some(_)) => {
+                        self.tokens.stopped(instant(now), name(p));
+                    }
+                    _ => self.at(now + 2 * MESSAGE, Event::Responds(p)),
+                }
+            }
+            Action::Revoke { process, .. } => {
+                let p = process.0 as usize;
+                let process = &mut self.processes[p];
+                assert!(process.holds, "process {p} has no token");
+                process.holds = false;
+                process.open = false;
+                process.closing = false;
+                process.contended = false;
+                process.token += 1;
+                self.revoked += 1;
+                if process.running_since.is_some() && process.stands_since.is_none() {
+                    panic!("process {p} at {now} computes and loses its token");
+                }
+                if process.wants && process.stands_since.is_none() {
+                    self.at(now + ASK, Event::Asks(p));
+                }
+            }
         }
+    }
+}
+
+impl Machine {
+    const fn never_launches(&self) -> bool {
+        matches!(self.work.manner, Manner::NeverLaunches | Manner::Claims(_))
     }
 }
 

@@ -27,6 +27,7 @@ fn eight_pods(bencher: Bencher<'_, '_>, rule: Rule) {
             gpu: 0,
             in_flight: 2,
             pause: Span::ZERO,
+            stands: None,
         })
         .collect();
     let span = Counted::after_a_tenth(Span::from_secs(100));

@@ -235,6 +235,7 @@ fn derived_rows_are_what_trials_measure() {
             gpu: 0,
             in_flight: profile::IN_FLIGHT,
             pause: Span::ZERO,
+            stands: None,
         };
         let streams = Streams::new("trial", SEED);
         let outcome = loops(&models, &settings, &[pod], span, &streams).unwrap();

@@ -105,7 +105,7 @@ impl World {
         };
         self.pass_to(at.0);
         let event = self.agenda.take().unwrap();
-        if let Event::Closes(member) = event
+        if let Event::Closes(member, _) = event
             && self.gpu.runs(member)
         {
             // At full speed at most; a launch that has been made runs to its end.
@@ -182,6 +182,7 @@ fn guest(random: &mut Random, owner: u32) -> Guest {
         speed: f64::from(percent(20, 100, random)) / 100.0,
         interference: f64::from(percent(0, 20, random)) / 100.0,
         launch: [0.0, 0.1, 5.0, 50.0][usize::try_from(random.below(4)).unwrap()] * MS,
+        stands: None,
     }
 }
 
@@ -253,6 +254,7 @@ fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
         speed: 1.0,
         interference: 0.0,
         launch,
+        stands: None,
     };
     let member = gpu.add(Time::ZERO, guest).unwrap();
     let work = 500.0 * MS;

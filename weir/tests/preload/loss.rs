@@ -2,11 +2,16 @@
 //! are gated again.
 
 use std::fs;
-use std::process::Output;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::fd::OwnedFd;
+use std::process::{Output, Stdio};
 use std::time::Instant;
 
 use rustix::event::{Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket,
+    socket_with,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -54,6 +59,68 @@ fn a_socket_that_nobody_keeps_is_told_of_once() {
         error,
         "weir: no agent answers: this process computes without limits until one does\n"
     );
+}
+
+/// A flood of connections makes an agent look so: its backlog is full, or holds a hello that it has not come to.
+#[test]
+fn an_agent_that_takes_no_connection_is_waited_for() {
+    for backlog_is_full in [false, true] {
+        let place = Place::h100();
+        let folder = tempfile::tempdir().unwrap();
+        for name in LIBRARIES {
+            fs::copy(library(name), folder.path().join(name)).unwrap();
+        }
+        let address = SocketAddrUnix::new(folder.path().join("gpu.sock")).unwrap();
+        let listener = own_socket();
+        bind(&listener, &address).unwrap();
+        // One waits at least, whatever the backlog.
+        listen(&listener, 0).unwrap();
+        let flood = backlog_is_full.then(|| {
+            let client = own_socket();
+            connect(&client, &address).unwrap();
+            client
+        });
+        let mut command = place.program("vector_add");
+        preload(&mut command, folder.path());
+        let mut program = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut error = BufReader::new(program.stderr.take().unwrap());
+        let mut line = String::new();
+        error.read_line(&mut line).unwrap();
+        assert_eq!(
+            line,
+            "weir: the agent is there and does not answer yet: this process waits for it\n"
+        );
+        // Ten times as long as it takes until a gate opens that nobody keeps.
+        let moment = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        poll(&mut [], Some(&moment)).unwrap();
+        assert!(
+            program.try_wait().unwrap().is_none(),
+            "it computed and ended"
+        );
+        // With the listener goes the last doubt.
+        drop(listener);
+        drop(flood);
+        let mut rest = String::new();
+        error.read_to_string(&mut rest).unwrap();
+        assert_eq!(
+            rest,
+            "weir: no agent answers: this process computes without limits until one does\n"
+        );
+        assert!(program.wait().unwrap().success());
+    }
+}
+
+/// A socket that no child inherits.
+fn own_socket() -> OwnedFd {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap()
 }
 
 /// Stretches in which a process had SMs, until now.

@@ -267,6 +267,7 @@ impl Service {
             FromProcess::Ask { epoch } if is_attached => self.ask(id, epoch),
             FromProcess::Closed { epoch } if is_attached => self.closed(id, epoch),
             FromProcess::Claim { seq, bytes } if is_attached => self.claim(id, seq, bytes),
+            FromProcess::Present if is_attached => self.present(id),
             FromProcess::Report(report) if has_greeted => self.report(id, &report),
             _ => self.refuse(id, Refusal::Protocol, "a message out of turn"),
         }

@@ -79,6 +79,9 @@ impl Service {
             }
             tell_of_others(&served.processes, processes);
             let slot = self.slots.get(&served.pod.slot);
+            if let Some(account) = slot.and_then(|slot| slot.tokens.account(served.id())) {
+                served.counters.held_idle_ns = account.held_idle.0;
+            }
             pods.push(PodFigures {
                 pod: Arc::clone(&served.pod),
                 processes: all,

@@ -125,6 +125,14 @@ impl Service {
         }
     }
 
+    /// A process has answered a probe. Answers that nobody asked for mean nothing.
+    pub(super) fn present(&mut self, id: ProcessId) {
+        let Some(key) = self.slot_of(id) else { return };
+        self.on_slot(key, |slot, hands| {
+            slot.tokens.responds(policy::Time(hands.now), id);
+        });
+    }
+
     pub(super) fn claim(&mut self, id: ProcessId, seq: u32, bytes: u64) {
         let now = super::now_ns();
         let Some(pod) = self.processes.get(&id.0).map(|process| process.pod) else {

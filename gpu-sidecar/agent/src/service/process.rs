@@ -58,6 +58,14 @@ pub(super) struct Process {
 /// Reports of one process that are told; more say nothing new.
 pub(super) const REPORTS_MAX: u32 = 32;
 
+/// Work that a process may have launched since it last published what is in flight, in nanoseconds: it does so at least after each
+/// millisecond that launches are expected to take.
+const UNPUBLISHED_NS: u64 = 1_000_000;
+
+/// How long a launch is taken to last of whose function nothing is known yet, in nanoseconds: nobody takes it for over before, also
+/// where the process is stopped.
+const UNMEASURED_NS: u64 = 2_000_000_000;
+
 /// A process with pages.
 #[derive(Debug)]
 pub(super) struct Attached {
@@ -98,6 +106,8 @@ pub(super) struct Seen {
     pub(super) busy_until: u64,
     pub(super) launches: u64,
     pub(super) launches_at_settle: u64,
+    /// When nothing was first seen in flight; 0: something was when it was last looked.
+    pub(super) idle_at: u64,
     pub(super) unknown_symbols: u64,
     pub(super) ungated_ns: u64,
     pub(super) refused_allocations: u64,
@@ -332,6 +342,7 @@ impl Attached {
         self.closing_since = None;
         self.contended_since = None;
         self.asks_again = false;
+        self.seen.idle_at = now;
     }
 
     /// Shuts the gate, and has the process say when nothing is in flight.
@@ -342,6 +353,31 @@ impl Attached {
             self.attention();
             self.closing_since = Some(now);
         }
+    }
+
+    /// Shuts the gate and takes the token as given back. Returns whether the process has asked for another.
+    pub(super) fn revoke(&mut self) -> bool {
+        if self.is_open() {
+            self.epoch += 1;
+            self.orders.gate.set(self.epoch);
+            self.attention();
+        }
+        self.closing_since = None;
+        self.contended_since = None;
+        self.since = None;
+        std::mem::take(&mut self.asks_again)
+    }
+
+    /// When what is in flight should have ended, in nanoseconds, if it has run since `since`: as long as it was expected to take,
+    /// and a quarter for kernels that take longer this time, and [`UNPUBLISHED_NS`]; or [`UNMEASURED_NS`].
+    pub(super) fn expected_end(&self, since: u64) -> u64 {
+        if self.facts.unmeasured.load(Ordering::Acquire) != 0 {
+            return since.saturating_add(UNMEASURED_NS);
+        }
+        let in_flight = self.facts.inflight_us.load(Ordering::Acquire);
+        since
+            .saturating_add(u64::from(in_flight) * 1_250)
+            .saturating_add(UNPUBLISHED_NS)
     }
 
     /// Takes note that the process has shut the gate from inside.

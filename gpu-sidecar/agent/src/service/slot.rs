@@ -6,8 +6,11 @@ use std::sync::Arc;
 use policy::tokens::{Action, PodId, ProcessId, Rule, Settings, Tokens};
 use policy::{Span, Time};
 
+use protocol::message::FromAgent;
+
 use super::pod::Served;
 use super::process::Process;
+use super::roster;
 use crate::config::TokenSettings;
 use crate::state::{PodKey, Slot, SlotKind};
 
@@ -136,6 +139,20 @@ impl Shared {
             if found.is_active {
                 self.tokens.active(at, *id);
             }
+            match found.unfinished_since {
+                Some(since) => {
+                    attached.seen.idle_at = 0;
+                    let ends = attached.expected_end(since);
+                    self.tokens.expected_end(at, *id, Time(ends));
+                }
+                None => {
+                    // Since when exactly is not known.
+                    if found.is_active || attached.seen.idle_at == 0 {
+                        attached.seen.idle_at = now;
+                    }
+                    self.tokens.idle(at, *id, Time(attached.seen.idle_at));
+                }
+            }
             attached.count(counters);
         }
         // After what is unfinished: the scheduler takes all before that for told, and what is told twice would count twice
@@ -168,18 +185,44 @@ impl Shared {
     }
 
     fn carry_out(&mut self, actions: &mut Vec<Action>, hands: &mut Hands<'_>) {
+        let mut ask_again = Vec::new();
+        self.carry_out_each(actions, hands, &mut ask_again);
+        for id in ask_again {
+            let mut more = Vec::new();
+            self.tokens.ask(Time(hands.now), id, &mut more);
+            // Nobody who has just lost a token asks again before it could have launched, so this goes no deeper.
+            self.carry_out_each(&mut more, hands, &mut Vec::new());
+        }
+    }
+
+    fn carry_out_each(
+        &mut self,
+        actions: &mut Vec<Action>,
+        hands: &mut Hands<'_>,
+        ask_again: &mut Vec<ProcessId>,
+    ) {
         let now = hands.now;
         for action in actions.drain(..) {
             let id = match action {
                 Action::Grant { process, .. }
                 | Action::Extend { process, .. }
                 | Action::Close { process, .. }
-                | Action::Contended { process, .. } => process,
+                | Action::Contended { process, .. }
+                | Action::Probe { process }
+                | Action::Revoke { process, .. } => process,
             };
             let Some(process) = hands.processes.get_mut(&id.0) else {
                 continue;
             };
             let (pod, pid) = (process.pod, process.pid);
+            if let Action::Probe { .. } = action {
+                // One that cannot be asked does not answer.
+                let _said = process.say(&FromAgent::Probe);
+                if roster::is_stopped(pid) {
+                    self.tokens.stopped(Time(now), id);
+                }
+                continue;
+            }
             let inflight = self.inflight_us(PodId(pod.0), now);
             let Some(attached) = &mut process.attached else {
                 continue;
@@ -201,6 +244,27 @@ impl Shared {
                 Action::Close { .. } => attached.shut(now),
                 Action::Contended { contended, .. } => {
                     attached.contended(contended, inflight, now);
+                }
+                Action::Probe { .. } => {}
+                Action::Revoke { reason, .. } => {
+                    let idle_since = match attached.seen.idle_at {
+                        0 => attached.seen.busy_until,
+                        since => since,
+                    };
+                    let contended_since = attached.contended_since.or(attached.closing_since);
+                    let from = idle_since.max(contended_since.unwrap_or(now));
+                    self.idle_ns = self.idle_ns.saturating_add(now.saturating_sub(from));
+                    let asks_again = attached.revoke();
+                    if asks_again {
+                        attached.since = Some(now);
+                        ask_again.push(id);
+                    }
+                    if let Some(served) = hands.pods.get_mut(&pod) {
+                        served.count_time(now);
+                        served.holders = served.holders.saturating_sub(1);
+                        served.waiters += u32::from(asks_again);
+                        served.counters.revoked(reason);
+                    }
                 }
             }
             tracing::trace!(slot = self.slot.key.0, pid, ?action, "token");

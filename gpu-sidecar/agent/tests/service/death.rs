@@ -1,6 +1,6 @@
 //! Processes that die, stop, or go away without dying.
 
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use gpu_sidecar::events::EventKind;
 use rustix::process::Signal;
@@ -9,7 +9,7 @@ use crate::node::{Node, pause, until};
 use crate::puppet::Puppet;
 
 fn compute(puppet: &Puppet) {
-    puppet.facts().inflight_us.store(1, Ordering::Release);
+    puppet.claims_work();
     puppet.ask();
     puppet.wait_open();
 }
@@ -68,17 +68,20 @@ fn death_after_the_connection_is_noticed() {
 }
 
 #[test]
-fn one_that_is_stopped_keeps_others_waiting_for_seconds_alone() {
+fn one_that_is_stopped_loses_its_token_when_its_work_should_have_ended() {
     let node = Node::new();
     let (one, two) = (node.pod(0, 60), node.pod(1, 60));
     let other = node.other(&one);
     let mut holder = other.connect().begin();
     compute(&holder);
+    holder.claims_work_of(Duration::from_millis(5));
     other.signal(Signal::STOP);
     let mut waiter = node.begun(&two);
     waiter.ask();
     waiter.wait_open();
-    assert!(node.has_event(EventKind::ProcessReport, "does not answer"));
+    // Before it was told to close, or had been deaf for seconds.
+    assert_eq!(node.of_pod(&one).counters.revoked_unresponsive, 1);
+    assert_eq!(node.of_pod(&one).counters.overruns, 0);
     // What it says late changes nothing; what it asks late counts.
     other.signal(Signal::CONT);
     assert!(holder.give_back());
@@ -114,6 +117,7 @@ fn who_connects_anew_takes_its_place() {
         until("one process", || {
             (node.of_pod(&one).processes.len() == 1).then_some(())
         });
+        holder.claims_work();
         // It may have been told to close, since for a moment it was there twice; until it has, it holds.
         assert_eq!(node.of_slot().held_hundredths, 6_000);
         waiter.ask();

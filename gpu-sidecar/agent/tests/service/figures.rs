@@ -52,6 +52,9 @@ fn nothing_falls_and_everything_adds_up() {
     let node = Node::new();
     let pods = [node.pod(0, 60), node.pod(1, 60), node.pod(2, 30)];
     let mut puppets: Vec<_> = pods.iter().map(|pod| node.begun(pod)).collect();
+    for puppet in &puppets {
+        puppet.claims_work();
+    }
     let other = node.other(&pods[2]);
     let mut mortal = Some(other.connect().begin());
     if let Some(mortal) = &mortal {
@@ -140,7 +143,7 @@ fn idle_time_is_counted_while_others_could_compute_alone() {
     });
     let pod = node.pod(1, 60);
     let (mut waiter, mut holder) = (node.begun(&poor), node.begun(&pod));
-    waiter.facts().inflight_us.store(1, Ordering::Release);
+    waiter.claims_work();
     waiter.ask();
     until("a token", || waiter.held());
     pause(5);

@@ -268,7 +268,7 @@ fn closed_without_a_token_or_for_another_epoch_frees_nothing() {
     let (mut holder, waiter) = (node.begun(&one), node.begun(&two));
     holder.ask();
     let epoch = holder.wait_open();
-    holder.facts().inflight_us.store(1, Ordering::Release);
+    holder.claims_work();
     waiter.ask();
     for wrong in [
         0,

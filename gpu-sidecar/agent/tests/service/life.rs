@@ -69,7 +69,7 @@ fn a_holder_hears_that_others_wait_and_gives_back() {
     let (mut first, mut second) = (node.begun(&one), node.begun(&two));
     first.ask();
     first.wait_open();
-    first.facts().inflight_us.store(1, Ordering::Release);
+    first.claims_work();
     let bound = first.orders().inflight_us_max.load(Ordering::Relaxed);
     let seen = first.orders().attention.load(Ordering::Relaxed);
     second.ask();
@@ -104,7 +104,7 @@ fn work_in_flight_is_bound_for_a_window_after_others_have_waited() {
     first.ask();
     first.wait_open();
     let alone = bound(&first);
-    first.facts().inflight_us.store(1, Ordering::Release);
+    first.claims_work();
     second.ask();
     until("a bound", || (bound(&first) < alone).then_some(()));
     let contended = bound(&first);
@@ -150,7 +150,7 @@ fn who_asks_before_it_has_closed_waits_anew_and_stale_words_change_nothing() {
     let pods = [node.pod(0, 60), node.pod(1, 60)];
     let mut puppets = [node.begun(&pods[0]), node.begun(&pods[1])];
     for puppet in &puppets {
-        puppet.facts().inflight_us.store(1, Ordering::Release);
+        puppet.claims_work();
         puppet.ask();
     }
     for _round in 0..40 {
@@ -188,7 +188,7 @@ fn two_processes_of_a_pod_count_twice_and_their_time_once() {
     let pod = node.pod(0, 40);
     let mut puppets = [node.begun(&pod), node.begun(&pod), node.begun(&pod)];
     for puppet in &puppets {
-        puppet.facts().inflight_us.store(1, Ordering::Release);
+        puppet.claims_work();
         puppet.ask();
     }
     until("two tokens", || {

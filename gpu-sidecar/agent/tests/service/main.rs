@@ -4,6 +4,7 @@
 
 mod death;
 mod figures;
+mod held;
 mod lies;
 mod life;
 mod memory;

@@ -5,6 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use agent_pages::{View, open_facts, open_orders};
 use protocol::message::{FromAgent, FromProcess, MESSAGE_MAX};
@@ -17,7 +19,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::node::{UUID, until};
+use crate::node::{UUID, now_ns, until};
 
 const VARIABLE: &str = "WEIR_TEST_CHILD";
 
@@ -164,6 +166,18 @@ impl Puppet {
         assert!(matches!(welcome, FromAgent::Welcome { .. }), "{welcome:?}");
         self.attach().unwrap();
         self
+    }
+
+    /// Says that work is in flight, and will be for longer than any test lasts.
+    pub(crate) fn claims_work(&self) {
+        self.claims_work_of(Duration::from_secs(1_000));
+    }
+
+    /// Says that work of that length has just begun.
+    pub(crate) fn claims_work_of(&self, span: Duration) {
+        let us = u32::try_from(span.as_micros()).unwrap();
+        self.facts().inflight_us.store(us, Ordering::Release);
+        self.facts().busy_since.store(now_ns(), Ordering::Release);
     }
 
     pub(crate) fn orders(&self) -> &Orders {

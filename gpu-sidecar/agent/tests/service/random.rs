@@ -49,7 +49,7 @@ fn sms_never_add_up_to_more_than_there_are() {
     let begin = |at: usize| {
         let puppet = node.begun(&pods[at % PODS]);
         // As long as it says so, nobody takes it for deaf.
-        puppet.facts().inflight_us.store(1, Ordering::Release);
+        puppet.claims_work();
         puppet
     };
     let mut puppets: Vec<_> = (0..PUPPETS).map(begin).collect();

@@ -16,7 +16,7 @@ fn a_lost_slot_grants_nothing_until_it_is_back() {
     let (mut holder, mut waiter) = (node.begun(&one), node.begun(&two));
     holder.ask();
     holder.wait_open();
-    holder.facts().inflight_us.store(1, Ordering::Release);
+    holder.claims_work();
     node.send(Command::SlotLost {
         slot: SlotKey(0),
         reason: "the test wants it".to_owned(),
@@ -92,7 +92,7 @@ fn a_quota_that_changes_counts_at_once() {
     // A millionth of the time is little, and not nothing: it gets a token and is told to close at once. What it has used
     // is to be saved up before there is another.
     let mut puppet = node.begun(&pod);
-    puppet.facts().inflight_us.store(1, Ordering::Release);
+    puppet.claims_work();
     puppet.ask();
     until("a token", || puppet.held());
     puppet.wait_shut();
@@ -192,7 +192,7 @@ fn all_of_the_sms_are_never_too_many() {
     let (mut first, second) = (node.begun(&all), node.begun(&part));
     first.ask();
     first.wait_open();
-    first.facts().inflight_us.store(1, Ordering::Release);
+    first.claims_work();
     assert_eq!(node.of_slot().held_hundredths, 9_000);
     second.ask();
     pause(30);

@@ -102,10 +102,24 @@ pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::Acquire)
 }
 
-/// Connects. `false`: nobody listens.
-pub(crate) fn open() -> bool {
+/// What came of an attempt to connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// There is a connection.
+    Yes,
+    /// The socket is gone, or refuses: no agent is there.
+    NoAgent,
+    /// The agent is there and takes no connection now: its backlog is full; or this process can make none: it has no descriptor
+    /// left, or may not.
+    NotNow,
+}
+
+/// Connects.
+pub(crate) fn open() -> Opened {
     let path = PATH.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(path) = path else { return false };
+    let Some(path) = path else {
+        return Opened::NoAgent;
+    };
     // SAFETY: no memory is passed.
     let socket = unsafe {
         libc::socket(
@@ -115,7 +129,7 @@ pub(crate) fn open() -> bool {
         )
     };
     if socket < 0 {
-        return false;
+        return Opened::NotNow;
     }
     // SAFETY: all zeroes are an address without a path.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -129,11 +143,17 @@ pub(crate) fn open() -> bool {
     // SAFETY: an address of that length. It does not block: where too many wait, it is tried again.
     let connected =
         fits && unsafe { libc::connect(socket, (&raw const address).cast(), length) } == 0;
+    // A path that fits no address is nobody's.
+    let error = if fits { errno() } else { libc::ENOENT };
     let kept = connected && put(socket);
     // SAFETY: a descriptor of this function's own; the connection has another one.
     let _any = unsafe { libc::close(socket) };
     OPEN.store(kept, Ordering::Release);
-    kept
+    match error {
+        _ if kept => Opened::Yes,
+        libc::ENOENT | libc::ENOTDIR | libc::ECONNREFUSED if !connected => Opened::NoAgent,
+        _ => Opened::NotNow,
+    }
 }
 
 /// A socket's number; 0: the descriptor is none of a socket.

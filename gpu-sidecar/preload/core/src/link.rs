@@ -1,8 +1,9 @@
 //! The connection to the node's agent, and the pages that are shared with it.
 //!
-//! Without a socket there is no Weir, and everything passes to the driver unchanged. With one, and nobody behind it, the gate
-//! opens after [`OPENS_AFTER`] and the time is counted (design: invariant 6); the connection is tried again as long as the
-//! process lives.
+//! Without a socket there is no Weir, and everything passes to the driver unchanged. With one that is gone or refuses connections,
+//! and with an agent whose heartbeat stands still, the gate opens after [`OPENS_AFTER`] and the time is counted (design: invariant
+//! 6); the connection is tried again as long as the process lives. An agent that is there and does not answer yet, since others
+//! flood it, is waited for.
 
 use std::ffi::{CStr, OsStr, c_int};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +16,7 @@ use protocol::message::{FromAgent, FromProcess, OnLoss, Report};
 use protocol::page::{Facts, Gate, Orders};
 use protocol::{GPU_SOCKET, GPU_SOCKET_VARIABLE};
 
-use crate::connection::{self, Received};
+use crate::connection::{self, Opened, Received};
 use crate::driver::{self, Code, SUCCESS};
 use crate::{gate, log, memory, streams, threads, time, watch};
 
@@ -23,6 +24,8 @@ use crate::{gate, log, memory, streams, threads, time, watch};
 pub(crate) const OPENS_AFTER: Duration = Duration::from_millis(100);
 /// How long an answer of the agent is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// How soon a connection that was not taken is tried again.
+const RETRY: Duration = Duration::from_millis(5);
 /// How often a lost agent is looked for.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
@@ -35,6 +38,8 @@ static NOBODYS_ORDERS: Orders = {
     orders.gate = Gate::at(0);
     orders
 };
+/// What is ordered while an agent is there and has not given pages yet: nothing may be launched.
+static CLOSED_ORDERS: Orders = Orders::new();
 static OWN_FACTS: Facts = Facts::new();
 
 static ORDERS: AtomicPtr<Orders> = AtomicPtr::new((&raw const NOBODYS_ORDERS).cast_mut());
@@ -117,7 +122,7 @@ pub(crate) fn send(message: &FromProcess) {
 
 /// The agent gives no sign: the connection is given up, and the thread that hears it goes on as if it were gone.
 pub(crate) fn suspect() {
-    if connection::is_open() {
+    if connection::is_open() && agents_orders().is_some() {
         log::line("the agent gives no sign: it is taken for gone");
         HUNG.store(true, Ordering::Release);
         connection::shut();
@@ -149,7 +154,8 @@ pub(crate) fn fatal(code: Code) {
 /// The orders of the agent, if there is one.
 pub(crate) fn agents_orders() -> Option<&'static Orders> {
     let orders = orders();
-    (!std::ptr::eq(orders, &raw const NOBODYS_ORDERS)).then_some(orders)
+    let own = [&raw const NOBODYS_ORDERS, &raw const CLOSED_ORDERS];
+    (!own.contains(&std::ptr::from_ref(orders))).then_some(orders)
 }
 
 /// Connects before the driver is initialised, and sets what the driver reads from the environment. An error: what the
@@ -180,7 +186,11 @@ pub(crate) fn attach() -> Result<(), Code> {
                 *phase = Phase::Refused;
                 return Err(REFUSED);
             }
-            Err(Broken::Gone) => connection::shut(),
+            Err(Broken::Gone) => {
+                connection::shut();
+                let closed: *const Orders = &raw const CLOSED_ORDERS;
+                ORDERS.store(closed.cast_mut(), Ordering::Release);
+            }
         }
     }
     *phase = Phase::Attached;
@@ -228,34 +238,65 @@ fn hello() -> Phase {
         return Phase::Off;
     };
     connection::keep(path);
-    let begin = time::now();
-    while !connection::open() {
-        let passed = Duration::from_nanos(time::now().saturating_sub(begin));
-        if passed >= OPENS_AFTER {
-            log::line("no agent answers: this process computes without limits until one does");
-            return Phase::Welcome;
-        }
-        pause(Duration::from_millis(5));
-    }
-    match welcome(false, false) {
-        Ok(()) => {
-            if let Some(terms) = TERMS
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .as_ref()
-            {
-                set_environment(terms);
+    let mut absence = Absence::default();
+    loop {
+        match connection::open() {
+            Opened::Yes => match welcome(false, false) {
+                Ok(()) => break,
+                Err(Broken::Refused) => return Phase::Refused,
+                Err(Broken::Gone) => {
+                    connection::shut();
+                    // A connection that was taken, or that waits to be, is an agent's: only its socket says that it is gone.
+                    absence.is_there();
+                }
+            },
+            Opened::NotNow => absence.is_there(),
+            Opened::NoAgent => {
+                if absence.lasts() >= OPENS_AFTER {
+                    log::line(
+                        "no agent answers: this process computes without limits until one does",
+                    );
+                    return Phase::Welcome;
+                }
             }
-            Phase::Welcome
         }
-        Err(Broken::Refused) => Phase::Refused,
-        Err(Broken::Gone) => {
-            connection::shut();
-            log::line(
-                "the agent does not answer: this process computes without limits until it does",
-            );
-            Phase::Welcome
+        pause(RETRY);
+    }
+    let terms = TERMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(terms) = terms.as_ref() {
+        set_environment(terms);
+    }
+    Phase::Welcome
+}
+
+/// For how long no agent has been there.
+#[derive(Debug, Default)]
+struct Absence {
+    /// Since when, in nanoseconds.
+    since: Option<u64>,
+    /// It was said that the agent does not answer.
+    is_said: bool,
+}
+
+impl Absence {
+    /// The agent is there, and does not answer.
+    fn is_there(&mut self) {
+        self.since = None;
+        if !std::mem::replace(&mut self.is_said, true) {
+            log::line("the agent is there and does not answer yet: this process waits for it");
         }
+    }
+
+    /// Whether there has been none for at least so long.
+    fn has_lasted(&self, span: Duration) -> bool {
+        let since = self.since.unwrap_or(u64::MAX);
+        Duration::from_nanos(time::now().saturating_sub(since)) >= span
+    }
+
+    /// There is none now; returns for how long that has been so.
+    fn lasts(&mut self) -> Duration {
+        let now = time::now();
+        Duration::from_nanos(now.saturating_sub(*self.since.get_or_insert(now)))
     }
 }
 
@@ -333,6 +374,7 @@ fn carry_over(from: &Facts, to: &Facts, busy_ns: u64) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     };
     copy(&from.launches.0, &to.launches.0);
+    copy(&from.busy_since, &to.busy_since);
     copy(&from.ungated_ns, &to.ungated_ns);
     copy(&from.bound_exceeded, &to.bound_exceeded);
     copy(&from.bytes_used, &to.bytes_used);
@@ -342,6 +384,8 @@ fn carry_over(from: &Facts, to: &Facts, busy_ns: u64) {
     to.busy_ns.store(busy_ns, Ordering::Relaxed);
     for (from, to) in [
         (&from.mps, &to.mps),
+        (&from.inflight_us, &to.inflight_us),
+        (&from.unmeasured, &to.unmeasured),
         (&from.last_error, &to.last_error),
         (&from.residency, &to.residency),
     ] {
@@ -434,51 +478,88 @@ fn set_environment(terms: &Terms) {
 
 /// The thread that hears the agent, as long as the process lives.
 fn run() {
-    let mut lost_since = (!connection::is_open()).then(time::now);
-    let mut counted_to = None;
+    let mut loss = (!connection::is_open()).then(Loss::default);
     loop {
-        let Some(since) = lost_since else {
+        let Some(lost) = &mut loss else {
             match connection::receive(None) {
                 Received::Message(FromAgent::Refused { text, .. }, _) => {
                     log::line(&format!("the agent no longer serves this process: {text}"));
                 }
                 Received::Message(FromAgent::Relinquish, _) => memory::relinquish(),
+                Received::Message(FromAgent::Probe, _) => send(&FromProcess::Present),
                 // Nothing else is said unasked.
                 Received::Message(..) | Received::Nothing => {}
-                Received::Gone => {
-                    lost_since = Some(time::now());
-                    counted_to = None;
-                }
+                Received::Gone => loss = Some(Loss::default()),
             }
             continue;
         };
-        let now = time::now();
-        let passed = Duration::from_nanos(now.saturating_sub(since));
-        let opens = {
-            let terms = TERMS.lock().unwrap_or_else(PoisonError::into_inner);
-            terms
-                .as_ref()
-                .is_none_or(|terms| terms.on_loss == OnLoss::Open)
-        };
-        if opens && passed >= OPENS_AFTER {
-            open_without_agent();
-            let from = counted_to.replace(now).unwrap_or(now);
-            facts()
-                .ungated_ns
-                .fetch_add(now.saturating_sub(from), Ordering::Relaxed);
-        }
-        // One that hangs still takes connections and answers none: by then the gate is open.
-        let is_hung = HUNG.swap(false, Ordering::AcqRel);
-        if !is_hung && connection::open() && again().is_ok() {
-            lost_since = None;
+        // One that hangs still takes connections and answers none: by the next time the gate is open.
+        let hangs_now = HUNG.swap(false, Ordering::AcqRel);
+        lost.is_hung |= hangs_now;
+        if !hangs_now && lost.try_again() {
+            loss = None;
             continue;
         }
         connection::shut();
-        pause(if passed < OPENS_AFTER {
-            OPENS_AFTER.saturating_sub(passed)
-        } else {
+        if lost.is_hung || lost.absence.has_lasted(OPENS_AFTER) {
+            lost.open();
+        }
+        pause(if lost.counted_to.is_some() {
             LOOK_AFTER
+        } else {
+            RETRY
         });
+    }
+}
+
+/// A connection that was lost.
+#[derive(Debug, Default)]
+struct Loss {
+    absence: Absence,
+    /// The agent gave no sign while a thread was parked.
+    is_hung: bool,
+    /// Until when the time without an agent is counted; `None`: the gate stands as the agent left it.
+    counted_to: Option<u64>,
+}
+
+impl Loss {
+    /// Connects to the agent, or to another one. Returns whether it serves this process.
+    fn try_again(&mut self) -> bool {
+        match connection::open() {
+            Opened::Yes => {
+                let is_served = again().is_ok();
+                if !is_served && !self.is_hung {
+                    self.absence.is_there();
+                }
+                is_served
+            }
+            Opened::NotNow => {
+                self.absence.is_there();
+                false
+            }
+            Opened::NoAgent => {
+                let _since = self.absence.lasts();
+                false
+            }
+        }
+    }
+
+    /// Opens the gate, where that is wanted, and counts the time.
+    fn open(&mut self) {
+        let keeps = {
+            let terms = TERMS.lock().unwrap_or_else(PoisonError::into_inner);
+            let terms = terms.as_ref();
+            terms.is_some_and(|terms| terms.on_loss == OnLoss::Keep)
+        };
+        if keeps {
+            return;
+        }
+        open_without_agent();
+        let now = time::now();
+        let from = self.counted_to.replace(now).unwrap_or(now);
+        facts()
+            .ungated_ns
+            .fetch_add(now.saturating_sub(from), Ordering::Relaxed);
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::busy::Busy;
@@ -55,6 +55,29 @@ pub(crate) const SHUT: u64 = 1 << 63;
 /// Work in flight, in nanoseconds as expected.
 pub(crate) fn in_flight() -> u64 {
     IN_FLIGHT.load(Ordering::Acquire) & !SHUT
+}
+
+/// Launches in flight of functions that were not measured yet.
+static UNMEASURED: AtomicU32 = AtomicU32::new(0);
+
+/// Counts launches of functions that were not measured yet.
+fn unmeasured(change: impl Fn(u32) -> u32) {
+    let changed = UNMEASURED.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+        Some(change(count))
+    });
+    if let Ok(before) = changed {
+        link::facts()
+            .unmeasured
+            .store(change(before), Ordering::Release);
+    }
+}
+
+/// Launches are over, or were not made.
+fn over(launches: &Loose) {
+    if launches.unmeasured > 0 {
+        unmeasured(|count| count.saturating_sub(launches.unmeasured));
+    }
+    takes_off(launches.estimate_ns);
 }
 
 fn takes_off(estimate_ns: u64) {
@@ -115,6 +138,8 @@ struct State {
 struct Loose {
     launches: u32,
     estimate_ns: u64,
+    /// Of functions that were not measured yet.
+    unmeasured: u32,
     parts: [Part; LAUNCHES as usize],
 }
 
@@ -122,8 +147,20 @@ impl Loose {
     const NONE: Self = Self {
         launches: 0,
         estimate_ns: 0,
+        unmeasured: 0,
         parts: [(0, 0); LAUNCHES as usize],
     };
+}
+
+impl Loose {
+    fn add(&mut self, known: Known) {
+        if let Some(part) = self.parts.get_mut(self.launches as usize) {
+            *part = (known.place, known.estimate_ns);
+        }
+        self.launches += 1;
+        self.unmeasured += u32::from(known.is_new);
+        self.estimate_ns = self.estimate_ns.saturating_add(known.estimate_ns);
+    }
 }
 
 #[derive(Debug)]
@@ -239,6 +276,9 @@ pub(crate) struct Launch {
 pub(crate) fn before(stream: Handle, default: Default, known: Known) -> Launch {
     let stream = find(default.resolve(stream), true);
     IN_FLIGHT.fetch_add(known.estimate_ns, Ordering::AcqRel);
+    if known.is_new {
+        unmeasured(|count| count.saturating_add(1));
+    }
     if let Some(stream) = stream {
         let mut state = stream.lock();
         if state.loose.launches == 0 && state.should_be_over() {
@@ -255,11 +295,13 @@ pub(crate) fn before(stream: Handle, default: Default, known: Known) -> Launch {
 pub(crate) fn after(launch: &Launch, made: bool) {
     let Launch { stream, known } = launch;
     let Some(stream) = stream.filter(|_| made) else {
-        takes_off(known.estimate_ns);
+        let mut launches = Loose::NONE;
+        launches.add(*known);
+        over(&launches);
         return;
     };
     let mut state = stream.lock();
-    state.add(*known);
+    state.loose.add(*known);
     state.launches = state.launches.saturating_add(1);
     let due = state.loose.launches >= LAUNCHES
         || state.loose.estimate_ns >= WORK_NS
@@ -289,19 +331,6 @@ impl State {
             expected_end: 0,
             gone: false,
         }
-    }
-
-    fn add(&mut self, known: Known) {
-        let Loose {
-            launches,
-            estimate_ns,
-            parts,
-        } = &mut self.loose;
-        if let Some(part) = parts.get_mut(*launches as usize) {
-            *part = (known.place, known.estimate_ns);
-        }
-        *launches += 1;
-        *estimate_ns = estimate_ns.saturating_add(known.estimate_ns);
     }
 
     /// Records an event before the first launch of a burst.
@@ -381,7 +410,7 @@ impl State {
                 kind: MarkKind::End { launches, late },
             }),
             // The driver makes no event, so there is nothing to measure by.
-            None => takes_off(launches.estimate_ns),
+            None => over(&launches),
         }
     }
 
@@ -413,7 +442,7 @@ impl State {
             if code != SUCCESS {
                 // Of an error that stays nothing comes back; what was in flight is over or will never be known.
                 if let MarkKind::End { launches, .. } = mark.kind {
-                    takes_off(launches.estimate_ns);
+                    over(&launches);
                 }
                 events::give(self.context, mark.event);
                 link::fatal(code);
@@ -447,7 +476,7 @@ impl State {
             }
             MarkKind::End { launches, late } => {
                 let Some((from, at)) = self.last else {
-                    takes_off(launches.estimate_ns);
+                    over(&launches);
                     events::give(self.context, mark.event);
                     return;
                 };
@@ -465,7 +494,7 @@ impl State {
                     let count = launches.launches.min(LAUNCHES) as usize;
                     functions::measured(launches.parts.get(..count).unwrap_or(&[]), ran);
                 }
-                takes_off(launches.estimate_ns);
+                over(&launches);
                 let since = if in_flight() == 0 { 0 } else { end };
                 link::facts().busy_since.store(since, Ordering::Release);
                 let before = self.last.replace((mark.event, at.saturating_add(took)));
@@ -486,10 +515,10 @@ impl State {
     /// Forgets everything: the context is gone, and its events with it.
     fn forget(&mut self) {
         let loose = std::mem::replace(&mut self.loose, Loose::NONE);
-        takes_off(loose.estimate_ns);
+        over(&loose);
         for mark in self.marks.drain(..) {
             if let MarkKind::End { launches, .. } = mark.kind {
-                takes_off(launches.estimate_ns);
+                over(&launches);
             }
         }
         self.last = None;

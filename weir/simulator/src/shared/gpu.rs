@@ -23,8 +23,8 @@ use policy::{Span, Time};
 
 use super::models::GateTimes;
 use crate::generate::nanos;
-use process::{Gate, Process};
-pub use process::{Guest, Member};
+use process::{Gate, Order, Process};
+pub use process::{Guest, Member, Stands};
 
 /// Less work than this is rounding.
 const NOTHING: f64 = 0.01;
@@ -32,12 +32,18 @@ const NOTHING: f64 = 0.01;
 /// What is to happen to a GPU, put into the agenda by its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A grant reaches its process.
-    Opens(Member),
+    /// A grant, the so manieth of it, reaches its process.
+    Opens(Member, u64),
     /// An order to close reaches its process.
-    Closes(Member),
+    Closes(Member, u64),
     /// The scheduler hears that a gate is shut and nothing in flight.
-    Closed(Member),
+    Closed(Member, u64),
+    /// The scheduler hears a process's answer to a probe.
+    Responds(Member),
+    /// A process stands still from now on.
+    Stands(Member),
+    /// A process goes on.
+    GoesOn(Member),
     /// The scheduler hears that a process is parked at its gate.
     Asks(Member),
     /// The next of those that run has nothing more to do, or nothing more in flight.
@@ -121,7 +127,12 @@ impl Gpu {
         } else {
             self.processes.push(process);
         }
-        Ok(self.member(number))
+        let member = self.member(number);
+        if let Some(stands) = guest.stands {
+            let at = now.after(stands.runs);
+            self.ahead.push((at, Event::Stands(member)));
+        }
+        Ok(member)
     }
 
     /// A pod goes, whatever it does.
@@ -174,12 +185,21 @@ impl Gpu {
     /// [`Gpu::next`] what it does next, then the GPU to go on.
     pub fn happen(&mut self, now: Time, event: Event) {
         match event {
-            Event::Opens(member) => self.opens(now, member),
-            Event::Closes(member) => self.closes(now, member),
-            Event::Closed(member) => self.closed(now, member),
+            Event::Opens(member, token) => self.opens(now, member, token),
+            Event::Closes(member, token) => self.closes(now, member, token),
+            Event::Closed(member, token) => self.closed(now, member, token),
+            Event::Responds(member) => {
+                let process = &self.processes[member.number as usize];
+                if !self.stale(member) && process.stands_since.is_none() {
+                    self.tokens.responds(now, ProcessId(member.number));
+                }
+            }
+            Event::Stands(member) => self.stands(now, member),
+            Event::GoesOn(member) => self.goes_on(now, member),
             Event::Asks(member) => {
                 let process = &self.processes[member.number as usize];
-                if !self.stale(member) && process.wants && process.gate == Gate::Shut {
+                let stands = process.stands_since.is_some();
+                if !self.stale(member) && process.wants && process.gate == Gate::Shut && !stands {
                     self.ask(now, member.number);
                 }
             }
@@ -222,7 +242,8 @@ impl Gpu {
             (Gate::Draining, Some(_)) if is_launched => {}
             (Gate::Open, None) => {
                 self.stop(number);
-                if self.processes[number as usize].contended {
+                let process = &self.processes[number as usize];
+                if process.contended && process.stands_since.is_none() {
                     self.shut(now, number);
                 }
             }
@@ -281,11 +302,15 @@ impl Gpu {
         process.is_none_or(|process| !process.here || process.life != member.life)
     }
 
-    fn opens(&mut self, now: Time, member: Member) {
-        if self.stale(member) {
+    fn opens(&mut self, now: Time, member: Member, token: u64) {
+        if self.stale(member) || self.processes[member.number as usize].token != token {
             return;
         }
         let process = &mut self.processes[member.number as usize];
+        if process.stands_since.is_some() {
+            process.order = Some(Order::Opens);
+            return;
+        }
         process.gate = Gate::Open;
         if process.wants {
             self.start(now, member.number);
@@ -294,12 +319,16 @@ impl Gpu {
         }
     }
 
-    fn closes(&mut self, now: Time, member: Member) {
-        if self.stale(member) {
+    fn closes(&mut self, now: Time, member: Member, token: u64) {
+        if self.stale(member) || self.processes[member.number as usize].token != token {
             return;
         }
         self.settle(now);
         let process = &mut self.processes[member.number as usize];
+        if process.stands_since.is_some() {
+            process.order = Some(Order::Closes);
+            return;
+        }
         // It may be giving its token back already.
         if process.gate != Gate::Open {
             return;
@@ -314,12 +343,16 @@ impl Gpu {
         }
     }
 
-    fn closed(&mut self, now: Time, member: Member) {
+    fn closed(&mut self, now: Time, member: Member, token: u64) {
         if self.stale(member) {
             return;
         }
         let process = &mut self.processes[member.number as usize];
         process.tells = false;
+        if process.token != token || !process.holds {
+            return;
+        }
+        process.holds = false;
         process.contended = false;
         let wants = process.wants;
         let id = ProcessId(member.number);
@@ -341,8 +374,12 @@ impl Gpu {
             if process.left <= NOTHING {
                 self.ended.push(self.member(number));
             } else if process.in_flight <= NOTHING {
+                let stands = process.stands_since.is_some();
                 self.stop(number);
-                self.shut(now, number);
+                // One that stands still says nothing of it.
+                if !stands {
+                    self.shut(now, number);
+                }
             }
         }
         if self.ended.is_empty() {
@@ -357,8 +394,69 @@ impl Gpu {
         process.gate = Gate::Shut;
         process.in_flight = f64::INFINITY;
         process.tells = true;
+        let token = process.token;
         let at = now.after(self.times.message());
-        self.ahead.push((at, Event::Closed(member)));
+        self.ahead.push((at, Event::Closed(member, token)));
+    }
+
+    /// A process stands still: what it has in flight runs to its end, and nothing else happens.
+    fn stands(&mut self, now: Time, member: Member) {
+        let number = member.number as usize;
+        let Some(stands) = self.processes[number]
+            .guest
+            .stands
+            .filter(|_| !self.stale(member))
+        else {
+            return;
+        };
+        self.settle(now);
+        let process = &mut self.processes[number];
+        let mut ends = now;
+        if process.runs {
+            if process.gate == Gate::Open {
+                process.in_flight = process.launched(process.bound * process.rate);
+            }
+            let in_flight = process.in_flight.min(process.left);
+            // What it has not published yet is taken for a millisecond.
+            ends = now.after(Span(nanos(in_flight / process.rate.max(1e-9)) + 1_000_000));
+        }
+        process.stands_since = Some((now, ends));
+        self.foretell(now);
+        let at = now.after(stands.stands);
+        self.ahead.push((at, Event::GoesOn(member)));
+    }
+
+    /// It goes on where it was, and does what it was ordered meanwhile.
+    fn goes_on(&mut self, now: Time, member: Member) {
+        let number = member.number;
+        let Some(stands) = self.processes[number as usize].guest.stands else {
+            return;
+        };
+        if self.stale(member) {
+            return;
+        }
+        let at = now.after(stands.runs);
+        self.ahead.push((at, Event::Stands(member)));
+        self.settle(now);
+        let process = &mut self.processes[number as usize];
+        process.stands_since = None;
+        if process.gate == Gate::Open {
+            process.in_flight = f64::INFINITY;
+        }
+        let (order, token) = (process.order.take(), process.token);
+        match (order, process.gate) {
+            (Some(Order::Opens), _) => self.opens(now, member, token),
+            (Some(Order::Closes), _) => self.closes(now, member, token),
+            (None, Gate::Open) if !process.runs && process.wants => self.start(now, number),
+            (None, Gate::Open) if !process.runs && process.contended => self.shut(now, number),
+            (None, Gate::Draining) if !process.runs => self.shut(now, number),
+            (None, Gate::Shut) if process.wants && !process.holds && !process.tells => {
+                let at = now.after(self.times.ask());
+                self.ahead.push((at, Event::Asks(member)));
+            }
+            _ => {}
+        }
+        self.foretell(now);
     }
 
     fn start(&mut self, now: Time, number: u32) {
@@ -369,7 +467,9 @@ impl Gpu {
     }
 
     fn stop(&mut self, number: u32) {
-        self.processes[number as usize].runs = false;
+        let process = &mut self.processes[number as usize];
+        process.runs = false;
+        process.idle_since = self.settled;
         self.running.retain(|&other| other != number);
         self.untold.push(number);
     }
@@ -434,21 +534,48 @@ impl Gpu {
         self.call(now, |tokens, actions| tokens.ask(now, id, actions));
     }
 
+    /// Reports what holders have in flight.
+    fn report_use(&mut self, now: Time) {
+        for (number, process) in (0..).zip(&self.processes) {
+            if !process.here || !process.holds {
+                continue;
+            }
+            let id = ProcessId(number);
+            match process.stands_since {
+                Some((since, ends)) if ends > since => {
+                    self.tokens.unfinished(now, id, Some(since));
+                    self.tokens.expected_end(now, id, ends);
+                }
+                None if process.runs => {
+                    self.tokens.active(now, id);
+                    self.tokens.unfinished(now, id, None);
+                    // It launches on and on.
+                    self.tokens.expected_end(now, id, Time::NEVER);
+                }
+                Some(_) | None => self.tokens.idle(now, id, process.idle_since),
+            }
+        }
+    }
+
     /// Tells the scheduler what is known, calls it, and carries out what it orders.
     fn call(&mut self, now: Time, body: impl FnOnce(&mut Tokens, &mut Vec<Action>)) {
         self.settle(now);
-        for &number in &self.running {
-            self.tokens.active(now, ProcessId(number));
-        }
+        self.report_use(now);
         for &number in self.untold.iter().chain(&self.running) {
             let process = &mut self.processes[number as usize];
+            // One that stands still publishes nothing.
+            if process.stands_since.is_some() {
+                continue;
+            }
             let delta = process.busy.less(process.told);
             if delta > Span::ZERO {
                 process.told = process.busy;
                 self.tokens.used(now, PodId(number), delta);
             }
         }
-        self.untold.clear();
+        let processes = &self.processes;
+        self.untold
+            .retain(|&number| processes[number as usize].stands_since.is_some());
         let mut actions = std::mem::take(&mut self.actions);
         body(&mut self.tokens, &mut actions);
         let message = now.after(self.times.message());
@@ -456,7 +583,9 @@ impl Gpu {
             let (Action::Grant { process, .. }
             | Action::Extend { process, .. }
             | Action::Close { process, .. }
-            | Action::Contended { process, .. }) = action;
+            | Action::Contended { process, .. }
+            | Action::Probe { process }
+            | Action::Revoke { process, .. }) = action;
             #[expect(clippy::cast_precision_loss, reason = "milliseconds, in ns")]
             let bound = self.tokens.in_flight(now, PodId(process.0)).0 as f64;
             match action {
@@ -464,8 +593,13 @@ impl Gpu {
                     let own = &mut self.processes[process.0 as usize];
                     own.contended = false;
                     own.bound = bound;
+                    own.holds = true;
+                    own.token += 1;
+                    own.idle_since = now;
+                    own.order = None;
+                    let token = own.token;
                     let member = self.member(process.0);
-                    self.ahead.push((message, Event::Opens(member)));
+                    self.ahead.push((message, Event::Opens(member, token)));
                 }
                 // The backstop: whoever is renewed goes on.
                 Action::Extend { .. } => {
@@ -473,14 +607,41 @@ impl Gpu {
                 }
                 Action::Close { .. } => {
                     let member = self.member(process.0);
-                    self.ahead.push((message, Event::Closes(member)));
+                    let token = self.processes[process.0 as usize].token;
+                    self.ahead.push((message, Event::Closes(member, token)));
                 }
                 Action::Contended { contended, .. } => {
                     let own = &mut self.processes[process.0 as usize];
                     own.contended = contended;
                     own.bound = bound;
-                    if contended && own.gate == Gate::Open && !own.wants {
+                    let stands = own.stands_since.is_some();
+                    if contended && own.gate == Gate::Open && !own.wants && !stands {
                         self.shut(now, process.0);
+                    }
+                }
+                Action::Probe { .. } => {
+                    let own = &self.processes[process.0 as usize];
+                    let is_seen = own.guest.stands.is_some_and(|stands| stands.is_seen);
+                    if own.stands_since.is_some() && is_seen {
+                        self.tokens.stopped(now, process);
+                    } else {
+                        let at = message.after(self.times.message());
+                        let member = self.member(process.0);
+                        self.ahead.push((at, Event::Responds(member)));
+                    }
+                }
+                Action::Revoke { .. } => {
+                    let member = self.member(process.0);
+                    let own = &mut self.processes[process.0 as usize];
+                    own.holds = false;
+                    own.contended = false;
+                    own.token += 1;
+                    own.order = None;
+                    own.gate = Gate::Shut;
+                    own.in_flight = f64::INFINITY;
+                    if own.wants && own.stands_since.is_none() {
+                        let at = now.after(self.times.ask());
+                        self.ahead.push((at, Event::Asks(member)));
                     }
                 }
             }

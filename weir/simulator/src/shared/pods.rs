@@ -6,7 +6,7 @@ use std::ops::{Index, IndexMut};
 use policy::tokens::Quota;
 use policy::{Span, Time};
 
-use super::gpu::Member;
+use super::gpu::{Member, Stands};
 
 /// A request that has no answer yet.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,8 @@ pub(super) struct Pod {
     pub(super) start: u64,
     /// In how long an answer is followed by a request, if at all.
     pub(super) loops: Option<Span>,
+    /// Whether it stands still now and then.
+    pub(super) stands: Option<Stands>,
     /// On its GPU, once it is ready.
     pub(super) member: Option<Member>,
     pub(super) serves: Option<Request>,
@@ -82,6 +84,7 @@ impl Pods {
             phase: Phase::Starting,
             start: 0,
             loops,
+            stands: None,
             member: None,
             serves: None,
             queue: VecDeque::new(),

@@ -11,7 +11,7 @@ use policy::tokens::{Quota, Refusal, SettingsError};
 use policy::{Span, Time, rectangles};
 use thiserror::Error;
 
-use super::gpu::{self, Gpu, Guest};
+use super::gpu::{self, Gpu, Guest, Stands};
 use super::models::Models;
 use super::outcome::{FunctionOutcome, Outcome, PodOutcome};
 use super::pods::{Phase, Pods, Request};
@@ -36,6 +36,8 @@ pub struct Loop {
     pub in_flight: u32,
     /// From an answer to the request that follows it.
     pub pause: Span,
+    /// It stands still now and then.
+    pub stands: Option<Stands>,
 }
 
 /// Why a run cannot be made, or came to an end.
@@ -143,6 +145,7 @@ pub fn loops(
         let pod = run
             .pods
             .add(at, own.gpu, own.sm, own.quota, Some(own.pause));
+        run.pods[pod].stands = own.stands;
         run.join(pod)?;
         for _ in 0..own.in_flight.max(1) {
             run.arrive_at(pod, Time::ZERO);
@@ -444,6 +447,7 @@ impl<'a> Run<'a> {
             speed: model.speed(own.sm),
             interference: model.interference,
             launch: model.launch_us * 1e3,
+            stands: own.stands,
         };
         let gpu = own.gpu;
         let member = self.gpus[gpu as usize].add(now, guest)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use policy::tokens;
 
+use super::hindrance::Hindrance;
 pub(crate) use super::work::Work;
 use super::work::{PAUSES, in_turn};
 
@@ -19,6 +20,8 @@ const SECONDS_MAX: f64 = 3_600.0;
 pub(crate) struct Options {
     /// The pods of --scenario shares: time quotas in per cent, as 10:90; shares of SMs, as sm=12,24,50; or for each
     /// request=R,limit=L,sm=P,work=W,once=TIME,idle-from=S,idle-for=S, as request=0.1,limit=1:request=0.5,limit=1,work=long.
+    /// A pod may be kept from using its tokens: runs=300ms,stands=400ms stops and continues it, cpu=0.4 throttles it by a
+    /// cgroup that it shares with a busy program (needs root), asks=500ms connects, asks, never launches and hangs up.
     #[arg(long, value_name = "PODS")]
     pods: Option<Pods>,
     /// What the pods compute, unless one has its own: kernels (100 µs), long (50 ms), graphs (5 ms), pauses (5 ms, then a
@@ -70,6 +73,8 @@ pub(crate) struct Pod {
     /// Seconds of the measured span.
     pub(crate) idle_from: f64,
     pub(crate) idle_for: f64,
+    /// What keeps it from using its tokens in the measured span.
+    pub(crate) hindrance: Option<Hindrance>,
 }
 
 /// By what rule the agent gives tokens: see its configuration.
@@ -240,6 +245,13 @@ impl FromStr for OfPod {
     }
 }
 
+fn span_of(text: &str) -> Result<Duration, String> {
+    text.strip_suffix("ms")
+        .and_then(|text| number(text, 1.0, 10_000.0))
+        .map(|ms| Duration::from_secs_f64(ms / 1e3))
+        .ok_or_else(|| "allowed: 1ms to 10000ms".to_owned())
+}
+
 fn seconds_of(text: &str) -> Result<f64, String> {
     number(text, 0.0, SECONDS_MAX)
         .ok_or_else(|| format!("allowed: seconds from 0 to {SECONDS_MAX}"))
@@ -275,6 +287,7 @@ fn plain() -> Told {
             once: Duration::ZERO,
             idle_from: 0.0,
             idle_for: 0.0,
+            hindrance: None,
         },
         work: None,
     }
@@ -358,6 +371,7 @@ fn sm_percent(text: &str) -> Result<f64, String> {
 
 fn full(text: &str) -> Result<Told, String> {
     let mut told = plain();
+    let (mut runs, mut stands) = (None, None);
     for part in text.split(',') {
         let (key, value) = part.split_once('=').unwrap_or((part, ""));
         let pod = &mut told.pod;
@@ -381,12 +395,31 @@ fn full(text: &str) -> Result<Told, String> {
             }
             "idle-from" => pod.idle_from = seconds_of(value).map_err(|why| wrong(&why))?,
             "idle-for" => pod.idle_for = seconds_of(value).map_err(|why| wrong(&why))?,
+            "runs" => runs = Some(span_of(value).map_err(|why| wrong(&why))?),
+            "stands" => stands = Some(span_of(value).map_err(|why| wrong(&why))?),
+            "asks" => {
+                let holds = span_of(value).map_err(|why| wrong(&why))?;
+                pod.hindrance = Some(Hindrance::Asks { holds });
+            }
+            "cpu" => {
+                let cpus = number(value, 0.01, 0.99)
+                    .ok_or_else(|| wrong("allowed: 0.01 to 0.99 of a CPU"))?;
+                pod.hindrance = Some(Hindrance::Throttled { cpus });
+            }
             _ => {
                 return Err(format!(
-                    "{key}: allowed: request, limit, sm, work, once, idle-from, idle-for"
+                    "{key}: allowed: request, limit, sm, work, once, idle-from, idle-for, runs, stands, asks, cpu"
                 ));
             }
         }
+    }
+    match (runs, stands) {
+        (None, None) => {}
+        (Some(runs), Some(stands)) => {
+            told.pod.hindrance = Some(Hindrance::Stopped { runs, stands });
+        }
+        (Some(_), None) => return Err("runs= needs stands= beside it".to_owned()),
+        (None, Some(_)) => return Err("stands= needs runs= beside it".to_owned()),
     }
     if told.pod.request > told.pod.limit {
         return Err(format!(
@@ -446,6 +479,9 @@ mod tests {
             ("share=1", "allowed: request, limit, sm, work"),
             ("limit=1,work=x", "kernels, long, graphs, pauses, mixed"),
             ("limit=1,once=5", "0s to 60s"),
+            ("limit=1,runs=40ms", "needs stands="),
+            ("limit=1,runs=40ms,stands=1", "1ms to 10000ms"),
+            ("limit=1,cpu=2", "0.01 to 0.99"),
             ("1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1", "at most 16"),
         ] {
             let why = text.parse::<Pods>().unwrap_err();

@@ -4,6 +4,7 @@
 //! from the device's ledger; see [`measure`] for what is counted how.
 
 mod ask;
+mod hindrance;
 mod measure;
 mod node;
 mod report;
@@ -21,6 +22,7 @@ use softgpu_wire::ledger::What;
 use super::gpu::{Device, SoftGpu};
 use super::report::print;
 pub(crate) use ask::{Ask, Options, Pod, Rule, Work, pods};
+pub(crate) use hindrance::Hindrance;
 use measure::{Got, Stretch, TOKEN_NS, Track, float};
 use node::{Node, Stamps};
 pub(crate) use report::{new_table, rate};
@@ -108,6 +110,7 @@ pub(crate) async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
     let used = node.used_seconds().await?;
     let begin = clock::now().0;
     node.begin(begin).await?;
+    let hindered = node.hinder(ask)?;
     let seconds = Duration::from_secs_f64(ask.seconds);
     let span = (begin, begin + u64::try_from(seconds.as_nanos())?);
     while let Some(left) = span.1.checked_sub(clock::now().0).filter(|left| *left > 0) {
@@ -116,6 +119,7 @@ pub(crate) async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
         tokio::time::sleep(step).await;
     }
     let asked_after = clock::now().0;
+    drop(hindered);
     let used_after = node.used_seconds().await?;
     let device = gpu.device()?;
     let stamps = node.stop().await?;

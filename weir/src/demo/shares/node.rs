@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use device::part::Part;
 use serde_json::Value;
 use softgpu::stand_ins::NVML;
 use softgpu_wire::place;
@@ -21,6 +22,7 @@ use super::super::Program;
 use super::super::children::{Spawn, get};
 use super::super::gpu::SoftGpu;
 use super::ask::{Ask, Pod, Rule};
+use super::hindrance::{Door, Hindered, Hindrance, uuid};
 use super::measure::Stretch;
 
 /// What the agent plans for, in per cent of a slot's SMs and time: as much as it takes, since what is asked for may be all
@@ -36,6 +38,8 @@ const ASKING_MAX: Duration = Duration::from_secs(3);
 const STAMPS_MAX: Duration = Duration::from_secs(20);
 /// The agent, and the MPS daemon with it, ends within this time.
 const END_MAX: Duration = Duration::from_secs(5);
+/// A load that is never to launch in the measured span is idle for so long, in s.
+const IDLE_MAX: f64 = 600.0;
 /// The libraries of a pod's programs.
 const LIBRARIES: [&str; 2] = ["libweir_preload.so", "libweir_preload_core.so"];
 /// What is shown of a program's last words, in bytes.
@@ -45,6 +49,8 @@ const WORDS_MAX: usize = 2_000;
 #[derive(Debug)]
 pub(crate) struct Node {
     pods: Vec<Load>,
+    /// Where each pod's programs find the agent.
+    doors: Vec<Door>,
     agent: Child,
     control: SocketAddr,
     metrics: SocketAddr,
@@ -104,6 +110,7 @@ impl Node {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut node = Self {
             pods: Vec::new(),
+            doors: Vec::new(),
             agent,
             control: nowhere,
             metrics: nowhere,
@@ -112,6 +119,14 @@ impl Node {
         node.listening(&run).await?;
         let environments = node.served(ask).await?;
         for (pod, environment) in ask.pods.iter().zip(environments) {
+            let visible = environment
+                .iter()
+                .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES");
+            node.doors.push(Door {
+                socket: run.join("pods").join(&pod.name).join("gate/gpu.sock"),
+                uuid: visible.and_then(|(_, text)| uuid(text)).unwrap_or_default(),
+                multiprocessors: Part::named(ask.part)?.sms,
+            });
             let load = node.load(gpu, &run, pod, ask.time, environment)?;
             node.pods.push(load);
         }
@@ -216,11 +231,16 @@ impl Node {
             .join("gate")
             .join(LIBRARIES[0]);
         let seconds = |time: f64| format!("{time:.6}s");
+        // What asks and never launches is not the load.
+        let idle_for = match pod.hindrance {
+            Some(Hindrance::Asks { .. }) => IDLE_MAX,
+            _ => pod.idle_for,
+        };
         let mut arguments = pod.work.arguments(time);
         for (option, value) in [
             ("--once", pod.once.as_secs_f64()),
             ("--idle-from", pod.idle_from),
-            ("--idle-for", pod.idle_for),
+            ("--idle-for", idle_for),
         ] {
             arguments.extend([option.to_owned(), seconds(value)]);
         }
@@ -274,6 +294,14 @@ impl Node {
             load.tell(&format!("begin {at_ns}\n")).await?;
         }
         Ok(())
+    }
+
+    /// Keeps pods from using their tokens as asked, until the answer is dropped.
+    pub(crate) fn hinder(&self, ask: &Ask) -> anyhow::Result<Vec<Hindered>> {
+        let each = ask.pods.iter().zip(self.pods.iter().zip(&self.doors));
+        each.filter_map(|(pod, (load, door))| Some((pod.hindrance?, load, door)))
+            .map(|(hindrance, load, door)| hindrance.begin(load.pid, door))
+            .collect()
     }
 
     /// What the agent says each pod has used, in s.

@@ -18,18 +18,19 @@ use policy::tokens::{self, Quota, Share};
 use policy::{Span, Time};
 use serde::{Deserialize, Serialize};
 use simulator::random::Streams;
+use simulator::shared::gpu::Stands;
 use simulator::shared::models::{GateTimes, GpuParts};
 use simulator::shared::{self, Counted, Loop, Models, Noise, loops};
 use simulator::statistics::Percentile;
 
 use super::super::report::print;
-use super::super::shares::{Ask, DROPPED, Outcome, Pod, Rule, Work, once, pods};
+use super::super::shares::{Ask, DROPPED, Hindrance, Outcome, Pod, Rule, Work, once, pods};
 use super::compare::{Bound, compared, ranking};
 use super::report::{self, Disturbed, Row};
 use super::{Arguments, announce, disturbed, say};
 
 /// What is compared: a name, the pods, their work unless they say otherwise, the GPU.
-const CASES: [(&str, &str, Work, &str); 4] = [
+const CASES: [(&str, &str, Work, &str); 5] = [
     ("10:90", "10:90", Work::Kernels, "H100"),
     (
         "30:70, the first pauses",
@@ -43,6 +44,12 @@ const CASES: [(&str, &str, Work, &str); 4] = [
         "request=0.5,limit=0.8,sm=24,work=resnet:request=0.5,limit=0.5,sm=24,work=rnnt",
         Work::Kernels,
         "V100",
+    ),
+    (
+        "30:70, the first is stopped for 60 of each 100 ms",
+        "request=0.3,limit=1,runs=40ms,stands=60ms:request=0.7,limit=1",
+        Work::Kernels,
+        "H100",
     ),
 ];
 const RULES: [Rule; 2] = [Rule::Weir, Rule::ReactiveBucket];
@@ -309,6 +316,14 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
             // Without a pause there is always one batch behind the one that is computed.
             in_flight: if pause == Span::ZERO { 2 } else { 1 },
             pause,
+            stands: match pod.hindrance {
+                Some(Hindrance::Stopped { runs, stands }) => Some(Stands {
+                    runs: runs.into(),
+                    stands: stands.into(),
+                    is_seen: true,
+                }),
+                _ => None,
+            },
         });
     }
     let settings = shared::Settings {

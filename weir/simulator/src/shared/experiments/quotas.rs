@@ -64,6 +64,7 @@ pub fn proportion(models: &Models, seed: u64, rule: Rule) -> Result<Proportion, 
                     gpu: 0,
                     in_flight: IN_FLIGHT,
                     pause: Span::ZERO,
+                    stands: None,
                 };
                 let outcome = loops(models, &settings, &[pod], span, &streams)?;
                 Ok::<_, RunError>(outcome.pods[0].throughput(outcome.counted))
@@ -127,6 +128,7 @@ pub fn isolation(models: &Models, seed: u64, rule: Rule) -> Result<Isolation, Ru
             gpu: 0,
             in_flight: IN_FLIGHT,
             pause: Span::ZERO,
+            stands: None,
         };
         let pods = [pod("ResNet", quota(50, 80)), pod("RNNT", quota(50, 50))];
         let both = loops(models, &settings, &pods, span, &streams)?;
@@ -213,6 +215,7 @@ pub fn eight(models: &Models, seed: u64, way: Eight) -> Result<Reached, RunError
             gpu: slot.0,
             in_flight: IN_FLIGHT,
             pause: Span::ZERO,
+            stands: None,
         });
     }
     let streams = Streams::new("fast-pack", seed);

@@ -35,6 +35,19 @@ pub struct Guest {
     pub interference: f64,
     /// Work of one launch, in ns at speed 1; 0: next to nothing.
     pub launch: f64,
+    /// It stands still now and then.
+    pub stands: Option<Stands>,
+}
+
+/// A process that runs for a while and then stands still, again and again: one that is stopped and continued, or at its CPU limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stands {
+    /// How long it runs.
+    pub runs: Span,
+    /// How long it stands still.
+    pub stands: Span,
+    /// It can be seen that it does, as after SIGSTOP.
+    pub is_seen: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +81,23 @@ pub(super) struct Process {
     /// Time in which it ran, and what of it the scheduler knows.
     pub(super) busy: Span,
     pub(super) told: Span,
+    /// Changes with every token, so that old messages are void.
+    pub(super) token: u64,
+    /// The scheduler counts it as holder.
+    pub(super) holds: bool,
+    /// Since when it stands still, and when what it had in flight then should be over.
+    pub(super) stands_since: Option<(Time, Time)>,
+    /// When it last stopped computing or got its token.
+    pub(super) idle_since: Time,
+    /// What it should have done when it stood still.
+    pub(super) order: Option<Order>,
+}
+
+/// An order that reached a process while it stood still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Opens,
+    Closes,
 }
 
 impl Process {
@@ -90,6 +120,11 @@ impl Process {
             rate: 0.0,
             busy: Span::ZERO,
             told: Span::ZERO,
+            token: 0,
+            holds: false,
+            stands_since: None,
+            idle_since: Time::ZERO,
+            order: None,
         }
     }
 
