@@ -21,6 +21,7 @@ mod frames;
 mod framing;
 #[doc(hidden)]
 pub mod fuzz;
+mod go_json;
 mod headers;
 mod io;
 mod limits;
