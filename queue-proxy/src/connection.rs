@@ -296,6 +296,7 @@ async fn serve_http1<H: Handler>(
         );
         let mut stop = pin!(shutdown.wait());
         let mut stopping = false;
+        let mut closing = false;
         let socket: &TcpStream = (*socket).as_ref();
         let mut input_end = pin!(socket.ready(Interest::PRIORITY));
         let mut client_gone = false;
@@ -304,6 +305,11 @@ async fn serve_http1<H: Handler>(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
                 head_timer.shorten(HEAD_TIME_STOPPING);
+            }
+            if !closing && state.is_malformed() {
+                closing = true;
+                // Once what is under way is answered: no request is read behind a body whose end is in doubt.
+                connection.as_mut().graceful_shutdown();
             }
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(true);
