@@ -191,6 +191,9 @@ impl ClientBody {
     ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         if let (Some(exchange), Some(Ok(frame))) = (&self.exchange, &frame) {
             exchange.add_request_bytes(frame.data_ref().map_or(0, Bytes::len));
+            if let Some(trailers) = frame.trailers_ref() {
+                exchange.note_request_trailers(trailers);
+            }
         }
         match &frame {
             Some(Err(error)) if self.connection.is_some() && is_end_of_input(error) => {

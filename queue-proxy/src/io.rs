@@ -23,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 use crate::frames::{Frames, Http2State};
 use crate::framing::{BodyFraming, Framing};
 use crate::socket::Socket;
+use crate::tls::Negotiated;
 
 const TERMINATOR: &[u8] = b"0\r\n\r\n";
 
@@ -212,6 +213,16 @@ pub(crate) enum Transport {
     Plain(Socket),
     /// TLS over it.
     Tls(Box<TlsStream<Socket>>),
+}
+
+impl Transport {
+    /// Returns what TLS has agreed on, if there is any.
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => Some(Negotiated::of(stream.get_ref().1)),
+        }
+    }
 }
 
 impl ClientIo {

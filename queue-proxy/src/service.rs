@@ -163,8 +163,7 @@ impl Proxy {
             Some(_) => None,
             None => self.observer.begin(
                 request,
-                client.peer,
-                client.secure,
+                client,
                 arrival,
                 || probe::is_probe(request.headers()),
                 self.admission.is_some(),
