@@ -45,6 +45,17 @@ pub(crate) struct ClientBody {
     burst: u32,
 }
 
+/// Why a request's body cannot be read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientBodyError {
+    /// hyper cannot read it.
+    #[error(transparent)]
+    Hyper(#[from] hyper::Error),
+    /// hyper reads on where RFC 9112 7.1 ends the message or allows nothing: what follows may be another request.
+    #[error("the chunked body is not framed as RFC 9112 7.1 says")]
+    Chunks,
+}
+
 /// What was read while the request waited.
 #[derive(Debug)]
 struct Ahead {
@@ -54,7 +65,7 @@ struct Ahead {
     /// How many bytes the account was charged.
     charged: usize,
     /// What came behind the bytes: trailers, or the error that ended the body.
-    last: Option<Result<Frame<Bytes>, hyper::Error>>,
+    last: Option<Result<Frame<Bytes>, ClientBodyError>>,
 }
 
 /// The account of what all waiting requests have read ahead.
@@ -92,7 +103,7 @@ impl Ahead {
         self.bytes.is_empty() && self.last.is_none()
     }
 
-    fn push(&mut self, frame: Result<Frame<Bytes>, hyper::Error>) {
+    fn push(&mut self, frame: Result<Frame<Bytes>, ClientBodyError>) {
         match frame.map(Frame::into_data) {
             Ok(Ok(data)) => {
                 self.bytes.extend_from_slice(&data);
@@ -104,7 +115,7 @@ impl Ahead {
         }
     }
 
-    fn pop(&mut self) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+    fn pop(&mut self) -> Option<Result<Frame<Bytes>, ClientBodyError>> {
         if self.bytes.is_empty() {
             return self.last.take();
         }
@@ -176,10 +187,13 @@ impl ClientBody {
     /// request, and nothing is made of the error meanwhile. Over HTTP/2 the stream's reset does that.
     fn unless_gone(
         &mut self,
-        frame: Option<Result<Frame<Bytes>, hyper::Error>>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        frame: Option<Result<Frame<Bytes>, ClientBodyError>>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         if let (Some(exchange), Some(Ok(frame))) = (&self.exchange, &frame) {
             exchange.add_request_bytes(frame.data_ref().map_or(0, Bytes::len));
+            if let Some(trailers) = frame.trailers_ref() {
+                exchange.note_request_trailers(trailers);
+            }
         }
         match &frame {
             Some(Err(error)) if self.connection.is_some() && is_end_of_input(error) => {
@@ -193,15 +207,26 @@ impl ClientBody {
     fn poll_incoming(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         let Some(incoming) = &mut self.incoming else {
             return Poll::Ready(None);
         };
-        let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
+        let frame = Pin::new(&mut *incoming).poll_frame(cx);
+        let is_data = |frame: &Result<Frame<Bytes>, _>| frame.as_ref().is_ok_and(Frame::is_data);
+        let has_data = matches!(&frame, Poll::Ready(Some(frame)) if is_data(frame));
+        // All that hyper has taken for this body has been followed.
+        let connection = self.connection.as_ref().filter(|_| !has_data);
+        if let Some(connection) = connection.filter(|connection| connection.is_malformed()) {
+            // Nothing more is read of it here; what the client still sends is, before the connection is closed.
+            self.ended = true;
+            connection.note_body_unread();
+            return Poll::Ready(Some(Err(ClientBodyError::Chunks)));
+        }
+        let frame = ready!(frame);
         let is_last =
             |frame: &Result<Frame<Bytes>, _>| frame.as_ref().is_ok_and(Frame::is_trailers);
         self.ended = frame.as_ref().is_none_or(is_last) || incoming.is_end_stream();
-        let frame = frame.map(|frame| frame.map(clean));
+        let frame = frame.map(|frame| frame.map(clean).map_err(ClientBodyError::from));
         Poll::Ready(frame)
     }
 
@@ -228,12 +253,12 @@ impl ClientBody {
 
 impl Body for ClientBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = ClientBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         if self.gone {
             return Poll::Pending;
         }
@@ -292,7 +317,10 @@ fn clean(frame: Frame<Bytes>) -> Frame<Bytes> {
 }
 
 /// Whether the input ended before the body did.
-fn is_end_of_input(error: &hyper::Error) -> bool {
+fn is_end_of_input(error: &ClientBodyError) -> bool {
+    let ClientBodyError::Hyper(error) = error else {
+        return false;
+    };
     error
         .source()
         .and_then(|source| source.downcast_ref::<io::Error>())

@@ -156,6 +156,20 @@ impl Config {
         })
     }
 
+    /// Returns the name under which metrics count this revision: `weir.dev/function`, else the Knative Service's
+    /// name, else the Configuration's. All of them outlive a roll-out, so that it begins no new series.
+    #[must_use]
+    pub(crate) fn function(&self) -> &str {
+        self.options
+            .function
+            .as_deref()
+            .into_iter()
+            .chain([&*self.service, &self.configuration])
+            .find(|name| !name.is_empty())
+            // A revision that nobody manages has no other name.
+            .unwrap_or(&self.revision)
+    }
+
     /// How many requests may be at the user container at once, if that is limited: Knative's
     /// `containerConcurrency`, else Weir's `concurrency`.
     #[must_use]
@@ -232,6 +246,32 @@ mod tests {
         assert_eq!(config.request_timeout, Duration::from_secs(300));
         assert_eq!(config.idle_timeout, None);
         assert!(!config.options.opted_in());
+    }
+
+    #[test]
+    fn metrics_count_a_revision_under_what_outlives_it() {
+        for (change, function) in [
+            (&[][..], "rev"),
+            (&[("SERVING_CONFIGURATION", "conf")], "conf"),
+            (
+                &[
+                    ("SERVING_CONFIGURATION", "conf"),
+                    ("SERVING_SERVICE", "svc"),
+                ],
+                "svc",
+            ),
+            (
+                &[("SERVING_SERVICE", "svc"), ("WEIR_FUNCTION", "stated")],
+                "stated",
+            ),
+        ] {
+            let mut environment = complete();
+            for (name, value) in change {
+                environment.insert(name, (*value).to_owned());
+            }
+            let config = Config::from_environment(&environment).unwrap();
+            assert_eq!(config.function(), function, "{change:?}");
+        }
     }
 
     #[test]

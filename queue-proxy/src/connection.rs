@@ -39,7 +39,7 @@ use crate::headers::content_length;
 use crate::io::{ClientIo, ConnectionState, Protocol, Serving, Transport};
 use crate::limits::{HEAD_BYTES_MAX, Limits};
 use crate::socket::Socket;
-use crate::tls::Tls;
+use crate::tls::{Negotiated, Tls};
 
 /// So begins an HTTP/2 connection, RFC 9113 3.4.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -69,8 +69,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(crate) struct Client {
     /// Its address.
     pub peer: SocketAddr,
-    /// It speaks TLS.
-    pub secure: bool,
+    /// Its TLS, if it speaks TLS.
+    pub tls: Option<Arc<Negotiated>>,
     /// The connection, if it is HTTP/1.
     pub http1: Option<Arc<ConnectionState>>,
 }
@@ -205,7 +205,7 @@ async fn serve<H: Handler>(
         handler,
         client: Client {
             peer,
-            secure: tls.is_some(),
+            tls: transport.negotiated().map(Arc::new),
             http1: None,
         },
     };
@@ -296,6 +296,7 @@ async fn serve_http1<H: Handler>(
         );
         let mut stop = pin!(shutdown.wait());
         let mut stopping = false;
+        let mut closing = false;
         let socket: &TcpStream = (*socket).as_ref();
         let mut input_end = pin!(socket.ready(Interest::PRIORITY));
         let mut client_gone = false;
@@ -304,6 +305,11 @@ async fn serve_http1<H: Handler>(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
                 head_timer.shorten(HEAD_TIME_STOPPING);
+            }
+            if !closing && state.is_malformed() {
+                closing = true;
+                // Once what is under way is answered: no request is read behind a body whose end is in doubt.
+                connection.as_mut().graceful_shutdown();
             }
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(true);

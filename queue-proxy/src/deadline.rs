@@ -89,11 +89,17 @@ impl Deadlines {
                 headers.remove(BUDGET);
             }
         }
-        if let Some(timeout) = told.grpc_timeout
-            && let Ok(value) =
-                HeaderValue::try_from(format_grpc_timeout(budget_left(timeout, arrival, now)))
-        {
-            headers.insert(GRPC_TIMEOUT, value);
+        let timeout = told
+            .grpc_timeout
+            .map(|timeout| format_grpc_timeout(budget_left(timeout, arrival, now)));
+        match timeout.and_then(|text| HeaderValue::try_from(text).ok()) {
+            Some(value) => {
+                headers.insert(GRPC_TIMEOUT, value);
+            }
+            // One that cannot be used is no deadline here, so it is to be none behind here.
+            None => {
+                headers.remove(GRPC_TIMEOUT);
+            }
         }
     }
 
@@ -225,6 +231,25 @@ mod tests {
     }
 
     #[test]
+    fn a_grpc_timeout_that_cannot_be_used_is_counted_and_goes_no_further() {
+        let deadlines = deadlines(Some(200));
+        let unusable = ["0S", "-1S", "100000000H", "+1S", "1.5S", "1", "S", ""];
+        for (n, text) in unusable.iter().enumerate() {
+            let mut headers = headers(&[("grpc-timeout", text)]);
+            headers.append("grpc-timeout", HeaderValue::from_static("1S"));
+            let told = deadlines.read(&headers, ARRIVAL);
+            assert_eq!(
+                told.deadline.objective,
+                Some(Span::from_millis(200)),
+                "{text}"
+            );
+            assert_eq!(deadlines.unusable(), n as u64 + 1, "{text}");
+            deadlines.rewrite(&mut headers, &told, ARRIVAL, ARRIVAL);
+            assert!(!headers.contains_key("grpc-timeout"), "{text}");
+        }
+    }
+
+    #[test]
     fn grpc_timeouts_are_read_as_the_protocol_says() {
         for (text, nanos) in [
             ("1H", 3_600_000_000_000),
@@ -234,7 +259,7 @@ mod tests {
         ] {
             assert_eq!(parse_grpc_timeout(text), Some(Span(nanos)), "{text}");
         }
-        for bad in ["", "S", "5", "0S", "5x", "123456789S", "-1S", "1 S", "é"] {
+        for bad in ["", "S", "5", "0S", "5x", "100000000H", "-1S", "1 S", "é"] {
             assert_eq!(parse_grpc_timeout(bad), None, "{bad}");
         }
         for ms in [1, 99, 99_999, 1_000_000, 90_000_000_000] {

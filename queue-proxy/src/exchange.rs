@@ -11,10 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{HeaderMap, Method, Request, Uri, Version};
 use tokio::time::Instant;
 
+use crate::connection::Client;
 use crate::headers;
 use crate::metrics::{Measured, MeasuredApp, Outcome, ServingMetrics, WeirMetrics};
 use crate::request_log::RequestLog;
 use crate::template::Record;
+use crate::tls::Negotiated;
 use crate::traces::{Spans, Traces};
 
 /// The status of a request whose client left before an answer: nginx's, understood by most tools.
@@ -45,6 +47,8 @@ pub(crate) struct Exchange {
 #[derive(Debug)]
 struct State {
     asked: Option<Asked>,
+    /// Those of the request, where they are logged.
+    trailers: Option<HeaderMap>,
     spans: Option<Spans>,
     status: Option<u16>,
     outcome: Option<Outcome>,
@@ -63,7 +67,7 @@ struct Asked {
     version: Version,
     headers: HeaderMap,
     peer: SocketAddr,
-    secure: bool,
+    tls: Option<Arc<Negotiated>>,
 }
 
 impl Observer {
@@ -76,8 +80,7 @@ impl Observer {
     pub(crate) fn begin<B>(
         self: &Arc<Self>,
         request: &Request<B>,
-        peer: SocketAddr,
-        secure: bool,
+        client: &Client,
         arrival: Instant,
         is_probe: impl FnOnce() -> bool,
         waits: bool,
@@ -101,11 +104,13 @@ impl Observer {
             } else {
                 measured_headers(request.headers())
             },
-            peer,
-            secure,
+            peer: client.peer,
+            tls: client.tls.clone(),
         });
-        let spans =
-            traces.map(|traces| traces.begin(request, &peer.ip().to_string(), secure, waits));
+        let spans = traces.map(|traces| {
+            let peer = client.peer.ip().to_string();
+            traces.begin(request, &peer, client.tls.is_some(), waits)
+        });
         Some(Arc::new(Exchange {
             observer: Arc::clone(self),
             arrival,
@@ -114,6 +119,7 @@ impl Observer {
             response_bytes: AtomicU64::new(0),
             state: Mutex::new(State {
                 asked,
+                trailers: None,
                 spans,
                 status: None,
                 outcome: None,
@@ -146,6 +152,13 @@ impl Exchange {
     pub(crate) fn add_request_bytes(&self, bytes: usize) {
         self.request_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Trailers have come behind the request's body.
+    pub(crate) fn note_request_trailers(&self, trailers: &HeaderMap) {
+        if self.observer.log.is_some() {
+            self.lock().trailers = Some(trailers.clone());
+        }
     }
 
     /// Bytes of the response's body are passed on.
@@ -238,7 +251,7 @@ impl Drop for Exchange {
                 host: authority
                     .or_else(|| asked.headers.get(http::header::HOST)?.to_str().ok())
                     .unwrap_or_default(),
-                secure: asked.secure,
+                secure: asked.tls.is_some(),
                 tag: headers::route_tag(&asked.headers),
                 status,
                 seconds: response.as_secs_f64(),
@@ -265,6 +278,9 @@ impl Drop for Exchange {
                 uri: asked.uri,
                 version: asked.version,
                 headers: asked.headers,
+                trailers: state.trailers.take().unwrap_or_default(),
+                body_bytes: request_bytes,
+                tls: asked.tls,
                 remote_address: asked.peer.to_string(),
                 code: status,
                 size: response_bytes,

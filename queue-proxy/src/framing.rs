@@ -4,10 +4,13 @@
 //! takes several requests in one read, throws away bodies that nobody wants, and does not say what it has left.
 //! So each piece that is read is followed here, too. How a body is framed is learned from hyper's head
 //! ([`Framing::begin`]); until then what stands behind that head is kept.
+//!
+//! hyper is lax about line ends in the trailers: a line feed alone does not end them for it, so that
+//! `0\r\n\n` would swallow the request behind it. Here it makes the message malformed.
 
 use bytes::{Buf as _, BytesMut};
 
-/// Sizes of chunks are not followed beyond this many digits: hyper refuses them.
+/// Digits of a chunk's size, at most: those of 64 bits. Go's server refuses more; hyper takes any number of zeros.
 const CHUNK_DIGITS_MAX: u32 = 16;
 
 /// How a request's body is framed.
@@ -45,8 +48,10 @@ enum At {
     Size(u64, u32, bool),
     /// In a chunk of which so many bytes are to come, its line end included.
     Chunk(u64),
-    /// In the trailers.
-    Trailers(Line),
+    /// In the trailers; the last byte was a CR.
+    Trailers(Line, bool),
+    /// Behind a chunked body that breaks RFC 9112 7.1: nobody may read what follows as a request.
+    Malformed,
     /// Lost: nothing is known of what follows.
     Lost,
 }
@@ -72,7 +77,12 @@ impl Framing {
 
     /// A head has begun and is not complete.
     pub(crate) const fn is_within_head(&self) -> bool {
-        self.is_new || matches!(self.at, At::Head(_) | At::Lost)
+        self.is_new || matches!(self.at, At::Head(_) | At::Malformed | At::Lost)
+    }
+
+    /// Returns whether a chunked body was not framed as RFC 9112 7.1 says. It stays so.
+    pub(crate) const fn is_malformed(&self) -> bool {
+        matches!(self.at, At::Malformed)
     }
 
     /// These bytes have come.
@@ -88,6 +98,7 @@ impl Framing {
             (At::Behind, BodyFraming::Length(0)) => At::Between,
             (At::Behind, BodyFraming::Length(left)) => At::Body(left),
             (At::Behind, BodyFraming::Chunked) => At::Size(0, 0, false),
+            (At::Malformed, _) => At::Malformed,
             _ => At::Lost,
         };
         let mut behind = std::mem::take(&mut self.behind);
@@ -117,8 +128,8 @@ impl Framing {
                 }
                 rest
             }
-            At::Head(line) => self.lines(bytes, line, At::Head, At::Behind),
-            At::Trailers(line) => self.lines(bytes, line, At::Trailers, At::Between),
+            At::Head(line) => self.head(bytes, line),
+            At::Trailers(line, is_after_cr) => self.trailers(bytes, line, is_after_cr),
             At::Body(left) => {
                 let (left, rest) = skip(bytes, left);
                 self.at = if left == 0 {
@@ -141,36 +152,50 @@ impl Framing {
                 self.size(bytes[0], value, digits, ended);
                 &bytes[1..]
             }
-            At::Behind | At::Lost => &[],
+            At::Behind | At::Malformed | At::Lost => &[],
         }
     }
 
-    /// Follows lines to the empty one.
-    fn lines<'a>(
-        &mut self,
-        bytes: &'a [u8],
-        line: Line,
-        within: fn(Line) -> At,
-        then: At,
-    ) -> &'a [u8] {
+    /// Follows a head's lines to the empty one.
+    fn head<'a>(&mut self, bytes: &'a [u8], line: Line) -> &'a [u8] {
         let Some(end) = memchr::memchr(b'\n', bytes) else {
             let is_empty = line == Line::Empty && bytes == b"\r";
-            self.at = within(if is_empty { Line::Empty } else { Line::Begun });
+            self.at = At::Head(if is_empty { Line::Empty } else { Line::Begun });
             return &[];
         };
         let is_empty = line == Line::Empty && matches!(&bytes[..end], b"" | b"\r");
-        self.at = if is_empty { then } else { within(Line::Empty) };
+        self.at = if is_empty {
+            At::Behind
+        } else {
+            At::Head(Line::Empty)
+        };
         &bytes[end + 1..]
+    }
+
+    /// Follows trailers to the empty line. Each ends with CR LF, as hyper reads them: it does not see a line feed alone.
+    fn trailers<'a>(&mut self, bytes: &'a [u8], line: Line, is_after_cr: bool) -> &'a [u8] {
+        let end = memchr::memchr(b'\n', bytes);
+        let content = &bytes[..end.unwrap_or(bytes.len())];
+        let is_cr = content.last().map_or(is_after_cr, |&byte| byte == b'\r');
+        let is_empty = line == Line::Empty && matches!(content, b"" | b"\r");
+        self.at = match end {
+            None if is_empty => At::Trailers(Line::Empty, is_cr),
+            None => At::Trailers(Line::Begun, is_cr),
+            Some(_) if !is_cr => At::Malformed,
+            Some(_) if is_empty => At::Between,
+            Some(_) => At::Trailers(Line::Empty, false),
+        };
+        end.map_or(&[], |end| &bytes[end + 1..])
     }
 
     /// One byte of the line with a chunk's size.
     fn size(&mut self, byte: u8, value: u64, digits: u32, ended: bool) {
         let digit = char::from(byte).to_digit(16).filter(|_| !ended);
         self.at = match (byte, digit) {
-            (_, Some(_)) if digits == CHUNK_DIGITS_MAX => At::Lost,
+            (_, Some(_)) if digits == CHUNK_DIGITS_MAX => At::Malformed,
             (_, Some(digit)) => At::Size(value << 4 | u64::from(digit), digits + 1, false),
-            (b'\n', _) if digits == 0 => At::Lost,
-            (b'\n', _) if value == 0 => At::Trailers(Line::Empty),
+            (b'\n', _) if digits == 0 => At::Malformed,
+            (b'\n', _) if value == 0 => At::Trailers(Line::Empty, false),
             // hyper takes nothing but CR LF behind a chunk's bytes.
             (b'\n', _) => At::Chunk(value.saturating_add(2)),
             _ => At::Size(value, digits, true),
@@ -275,6 +300,35 @@ mod tests {
                     let framing = follow(&[&message.as_bytes()[..at]], [body].into_iter());
                     assert!(!framing.is_within_head(), "{message:?} at {at}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn trailers_that_do_not_end_with_cr_lf_are_malformed_in_any_two_pieces() {
+        for bad in [
+            "0\r\n\n",
+            "0\r\nX: y\n\r\n",
+            "0\r\nX: y\r\n\n",
+            "0\r\nX: y\n\n",
+            "0\r\nX: y\r\nZ\n: y\r\n\r\n",
+            "1\r\nx\r\n0\r\n\n",
+            "00000000000000001\r\nx\r\n0\r\n\r\n",
+        ] {
+            let all = format!("POST / HTTP/1.1\r\n\r\n{bad}GET / HTTP/1.1\r\n\r\n");
+            for at in 0..=all.len() {
+                let (head, tail) = all.as_bytes().split_at(at);
+                let mut framing = follow(&[head, tail], [BodyFraming::Chunked].into_iter());
+                assert!(framing.is_malformed(), "{bad:?} at {at}");
+                framing.begin(BodyFraming::Length(0));
+                assert!(framing.is_malformed(), "it stays so: {bad:?} at {at}");
+            }
+        }
+        for (message, body) in MESSAGES {
+            for at in 0..=message.len() {
+                let (head, tail) = message.as_bytes().split_at(at);
+                let framing = follow(&[head, tail], [body].into_iter());
+                assert!(!framing.is_malformed(), "{message:?} at {at}");
             }
         }
     }

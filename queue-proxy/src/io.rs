@@ -23,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 use crate::frames::{Frames, Http2State};
 use crate::framing::{BodyFraming, Framing};
 use crate::socket::Socket;
+use crate::tls::Negotiated;
 
 const TERMINATOR: &[u8] = b"0\r\n\r\n";
 
@@ -35,6 +36,8 @@ pub(crate) struct ConnectionState {
     within_head: AtomicBool,
     /// A request's body was not read to its end.
     body_unread: AtomicBool,
+    /// A chunked body was framed in a way that other parsers read differently.
+    malformed: AtomicBool,
     /// The connection has become a tunnel.
     upgraded: AtomicBool,
     framing: Mutex<Framing>,
@@ -66,6 +69,7 @@ impl ConnectionState {
             serving: AtomicBool::new(false),
             within_head: AtomicBool::new(true),
             body_unread: AtomicBool::new(false),
+            malformed: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
             framing: Mutex::new(Framing::new()),
             trailers: Mutex::default(),
@@ -92,6 +96,9 @@ impl ConnectionState {
         step(&mut framing);
         let is_within_head = framing.is_within_head();
         self.within_head.store(is_within_head, Ordering::Relaxed);
+        if framing.is_malformed() {
+            self.malformed.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn is_serving(&self) -> bool {
@@ -102,6 +109,11 @@ impl ConnectionState {
     /// until that is answered.
     pub(crate) fn is_reading_head(&self) -> bool {
         self.within_head.load(Ordering::Relaxed) && !self.is_serving()
+    }
+
+    /// Returns whether a chunked body was malformed, so that nothing behind it may be read as a request.
+    pub(crate) fn is_malformed(&self) -> bool {
+        self.malformed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn note_body_unread(&self) {
@@ -201,6 +213,16 @@ pub(crate) enum Transport {
     Plain(Socket),
     /// TLS over it.
     Tls(Box<TlsStream<Socket>>),
+}
+
+impl Transport {
+    /// Returns what TLS has agreed on, if there is any.
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => Some(Negotiated::of(stream.get_ref().1)),
+        }
+    }
 }
 
 impl ClientIo {

@@ -21,6 +21,7 @@ mod frames;
 mod framing;
 #[doc(hidden)]
 pub mod fuzz;
+mod go_json;
 mod headers;
 mod io;
 mod limits;
@@ -50,6 +51,7 @@ mod tunnel;
 mod upstream;
 mod workers;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -84,8 +86,47 @@ const TUNNELS_MAX: Duration = Duration::from_secs(60);
 /// Idle connections to the user container are looked through this often.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Runs the queue-proxy until it is drained. Exit code 0 after a drain; 1 for a setting that cannot be used,
-/// a port that is taken, or a second signal.
+/// The exit code for arguments that are not known.
+const USAGE_ERROR: u8 = 2;
+
+const USAGE: &str = "\
+Usage: queue-proxy [--help | --version]
+
+Runs Knative's sidecar of a revision's pod until it is drained. All settings are variables of the environment, as
+Knative sets them, and annotations (weir.dev/...) of the revision; there are no other arguments.
+";
+
+/// Runs the program; `arguments` are those behind its name. Exit code 2 for one that is not known, else as [`main`].
+#[must_use]
+pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let Some(argument) = arguments.into_iter().next() else {
+        return main();
+    };
+    match argument.to_str() {
+        Some("-h" | "--help") => print(USAGE),
+        Some("-V" | "--version") => print(concat!("queue-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
+        _ => {
+            let lines = [format!("{}: not known", argument.display())];
+            fail(lines.into_iter().chain(USAGE.lines().map(str::to_owned)));
+            ExitCode::from(USAGE_ERROR)
+        }
+    }
+}
+
+/// Prints to standard output.
+fn print(text: &str) -> ExitCode {
+    let mut stdout = std::io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Runs the queue-proxy until it is drained, with settings from the environment alone. Exit code 0 after a drain;
+/// 1 for a setting that cannot be used, a port that is taken, or a second signal.
 #[must_use]
 pub fn main() -> ExitCode {
     let config = match Config::from_environment(&ProcessEnvironment) {

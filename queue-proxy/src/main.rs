@@ -7,5 +7,5 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    queue_proxy::main()
+    queue_proxy::main_with_arguments(std::env::args_os().skip(1))
 }

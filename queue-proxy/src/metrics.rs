@@ -338,10 +338,9 @@ impl WeirMetrics {
     /// A name or label that Prometheus does not allow: the namespace, revision and function are labels.
     pub(crate) fn new(config: &Config) -> Result<Self, prometheus::Error> {
         let options = &config.options;
-        let function = options.function.as_deref().unwrap_or(&config.revision);
         let labels = [
             ("namespace", config.namespace.as_str()),
-            ("function", function),
+            ("function", config.function()),
             ("revision", &config.revision),
             ("variant", options.variant.as_deref().unwrap_or("monolith")),
         ];

@@ -1,13 +1,15 @@
 //! `OBSERVABILITY_CONFIG`: what Knative's `config-observability` asks of the queue-proxy.
 //!
-//! Absent and `null` parts have Knative's defaults, unknown keys are ignored, durations are whole
-//! nanoseconds. What concerns the control plane alone (`metrics`) is not looked at.
+//! Absent and `null` parts have Knative's defaults, keys are read in any case as Go reads them (see
+//! [`go_json`]), unknown keys are ignored, durations are whole nanoseconds. What concerns the control plane alone (`metrics`) is not looked at.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess};
+
+use crate::go_json::{self, Fields, Onto, set};
 
 /// Where user metrics are served unless an endpoint says otherwise.
 pub(crate) const USER_METRICS_PORT: u16 = 9091;
@@ -100,19 +102,17 @@ pub(crate) enum Metrics {
     },
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
 struct Raw {
-    tracing: Option<RawExport>,
-    request_metrics: Option<RawExport>,
-    runtime: Option<RawRuntime>,
+    tracing: RawExport,
+    request_metrics: RawExport,
+    runtime: RawRuntime,
     enable_request_log: Option<bool>,
     request_log_template: Option<String>,
     enable_probe_request_log: Option<bool>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
 struct RawExport {
     protocol: Option<String>,
     endpoint: Option<String>,
@@ -120,10 +120,44 @@ struct RawExport {
     sampling_rate: Option<f64>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Default)]
 struct RawRuntime {
     profiling: Option<String>,
+}
+
+impl Fields for Raw {
+    fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "tracing" => map.next_value_seed(Onto(&mut self.tracing)),
+            "requestmetrics" => map.next_value_seed(Onto(&mut self.request_metrics)),
+            "runtime" => map.next_value_seed(Onto(&mut self.runtime)),
+            "enablerequestlog" => set(&mut self.enable_request_log, map),
+            "requestlogtemplate" => set(&mut self.request_log_template, map),
+            "enableproberequestlog" => set(&mut self.enable_probe_request_log, map),
+            _ => map.next_value::<IgnoredAny>().map(drop),
+        }
+    }
+}
+
+impl Fields for RawExport {
+    fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "protocol" => set(&mut self.protocol, map),
+            "endpoint" => set(&mut self.endpoint, map),
+            "exportinterval" => set(&mut self.export_interval, map),
+            "samplingrate" => set(&mut self.sampling_rate, map),
+            _ => map.next_value::<IgnoredAny>().map(drop),
+        }
+    }
+}
+
+impl Fields for RawRuntime {
+    fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "profiling" => set(&mut self.profiling, map),
+            _ => map.next_value::<IgnoredAny>().map(drop),
+        }
+    }
 }
 
 impl Observability {
@@ -135,9 +169,8 @@ impl Observability {
         if json.trim().is_empty() {
             return Ok(Self::default());
         }
-        let raw: Option<Raw> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let raw = raw.unwrap_or_default();
-        let profiling = match raw.runtime.and_then(|runtime| runtime.profiling).as_deref() {
+        let raw: Raw = go_json::parse(json).map_err(|error| error.to_string())?;
+        let profiling = match raw.runtime.profiling.as_deref() {
             None | Some("" | "disabled") => false,
             Some("enabled") => true,
             Some(other) => {
@@ -151,8 +184,8 @@ impl Observability {
             .unwrap_or_else(|| REQUEST_LOG_TEMPLATE.to_owned());
         let logs = raw.enable_request_log.unwrap_or_default() && !template.is_empty();
         Ok(Self {
-            tracing: tracing(raw.tracing.unwrap_or_default())?,
-            request_metrics: metrics(raw.request_metrics.unwrap_or_default())?,
+            tracing: tracing(raw.tracing)?,
+            request_metrics: metrics(raw.request_metrics)?,
             profiling,
             request_log: logs.then_some(template),
             log_probes: raw.enable_probe_request_log.unwrap_or_default(),
@@ -322,6 +355,27 @@ mod tests {
                 },
                 profiling: true,
                 request_log: Some("{{.TraceID}}".to_owned()),
+                log_probes: true,
+            })
+        );
+    }
+
+    #[test]
+    fn keys_are_read_in_any_case() {
+        let json = r#"{"EnableRequestLog":true,"REQUESTLOGTEMPLATE":"x","enableproberequestlog":true,
+            "Tracing":{"Protocol":"stdout"},"Runtime":{"PROFILING":"enabled"},
+            "requestmetrics":{"Protocol":"grpc","EndPoint":"c:1","ExportInterval":1000,"SamplingRate":1}}"#;
+        assert_eq!(
+            Observability::parse(json),
+            Ok(Observability {
+                tracing: Tracing::Stdout,
+                request_metrics: Metrics::Otlp {
+                    transport: Transport::Grpc,
+                    endpoint: "https://c:1".to_owned(),
+                    interval: Some(Duration::from_nanos(1000)),
+                },
+                profiling: true,
+                request_log: Some("x".to_owned()),
                 log_probes: true,
             })
         );

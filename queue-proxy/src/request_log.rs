@@ -1,7 +1,10 @@
 //! The request log: one line a request on standard output, in the form that a template gives.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use crate::lines;
-use crate::template::{Record, RevisionInfo, Template};
+use crate::template::{Record, RevisionInfo, RunError, Template};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -10,6 +13,8 @@ pub(crate) struct RequestLog {
     revision: RevisionInfo,
     /// Probes are logged too.
     pub probes: bool,
+    /// What the template has failed at, of which each is logged once: as many as it names fields, at most.
+    failed: Mutex<BTreeSet<String>>,
 }
 
 impl RequestLog {
@@ -28,6 +33,7 @@ impl RequestLog {
             template,
             revision,
             probes,
+            failed: Mutex::default(),
         })
     }
 
@@ -37,12 +43,20 @@ impl RequestLog {
             .template
             .run(record, &self.revision)
             .unwrap_or_else(|error| {
-                tracing::debug!(%error, "the request log's template does not fit a request");
-                format!(
-                    "Invalid request log template: method: {}, response code: {}, latency: {}, url: {}\n",
-                    record.method, record.code, record.latency_seconds, record.uri
-                )
+                self.note_failed(&error);
+                record.unwritten()
             });
         lines::stdout().write(line);
+    }
+
+    fn note_failed(&self, error: &RunError) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.insert(error.field.clone()) {
+            tracing::warn!(
+                field = error.field,
+                %error,
+                "logging.request-log-template cannot be written of a request; later ones are not logged here"
+            );
+        }
     }
 }

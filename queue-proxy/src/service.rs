@@ -151,14 +151,19 @@ impl Proxy {
     /// A request has come: what is noted of it before anything is done for it.
     fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Arrived {
         let arrival = Instant::now();
+        // hyper may have read on behind a body that was malformed.
+        let is_doubtful = client.http1.as_ref().is_some_and(|own| own.is_malformed());
         let serving = client.begin(request.headers());
-        let malformed = refuse_malformed(request, self.config.options.limits.head_lines);
+        let malformed = if is_doubtful {
+            Some(respond::bad_request("the body before it cannot be read"))
+        } else {
+            refuse_malformed(request, self.config.options.limits.head_lines)
+        };
         let exchange = match malformed {
             Some(_) => None,
             None => self.observer.begin(
                 request,
-                client.peer,
-                client.secure,
+                client,
                 arrival,
                 || probe::is_probe(request.headers()),
                 self.admission.is_some(),

@@ -10,14 +10,22 @@
 //! | literals | `"text"`, `` `raw` ``, `12`, `1.5`, `true`, `nil` |
 //! | trimming, comments | `{{- … -}}`, `{{/* … */}}` |
 //!
-//! Anything else is refused when the template is read, with line and column. A field that does not exist is an
-//! error when the template is run, as in Go.
+//! Anything else is refused when the template is read, with line and column, and so are fields that do not exist
+//! (see [`check`]). What depends on the request, as a cookie that it does not have, is an error when the template
+//! is run, as in Go.
+//!
+//! Values are written as Go's `fmt` writes those of Knative's own queue-proxy; only addresses in memory, of which
+//! `.Request.Body` and `.Request.TLS` have some, are made up.
 
+mod check;
+mod go;
 mod lexer;
+mod request;
 mod run;
 mod value;
 
-use lexer::{Lexer, Piece, Token, TokenKind};
+use lexer::{Lexer, Name, Piece, Token, TokenKind};
+pub(crate) use run::RunError;
 pub(crate) use value::{Record, RevisionInfo};
 
 /// Parentheses and conditions may stand in one another this deep.
@@ -56,6 +64,8 @@ struct Pipeline(Vec<Command>);
 /// An operand and its arguments.
 #[derive(Debug, Clone, PartialEq)]
 struct Command {
+    /// Where it begins, in bytes.
+    offset: usize,
     head: Operand,
     arguments: Vec<Operand>,
 }
@@ -68,9 +78,9 @@ enum Operand {
     Bool(bool),
     Nil,
     /// Fields from the record on; none: the record itself.
-    Fields(Vec<String>),
+    Fields(Vec<Name>),
     /// Fields of a pipeline's outcome.
-    Group(Box<Pipeline>, Vec<String>),
+    Group(Box<Pipeline>, Vec<Name>),
     Function(Function),
 }
 
@@ -118,13 +128,18 @@ impl Function {
         let found = Self::ALL.iter().find(|(known, _)| *known == name)?;
         Some(found.1)
     }
+
+    fn name(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(_, known)| *known == self);
+        found.map_or("", |found| found.0)
+    }
 }
 
 impl Template {
     /// Reads a template; a line end is added where the text has none.
     ///
     /// # Errors
-    /// Where it is no template, or uses more of Go's language than is known here.
+    /// Where it is no template, uses more of Go's language than is known here, or a field that does not exist.
     pub(crate) fn parse(text: &str) -> Result<Self, ParseError> {
         let mut parser = Parser {
             text,
@@ -136,6 +151,7 @@ impl Template {
         if let Some(end) = end {
             return Err(parser.error(end, "there is no {{if}} to which this belongs"));
         }
+        check::nodes(&nodes).map_err(|wrong| parser.error(wrong.offset, wrong.why))?;
         if !text.ends_with('\n') {
             nodes.push(Node::Text("\n".to_owned()));
         }
@@ -262,6 +278,7 @@ impl<'a> Parser<'a> {
         let mut commands = Vec::new();
         loop {
             let mut operands = Vec::new();
+            let begin = rest.first().map_or(offset, |token| token.offset);
             while let Some(token) = rest.first() {
                 if matches!(token.kind, TokenKind::Pipe | TokenKind::Close) {
                     break;
@@ -288,7 +305,11 @@ impl<'a> Parser<'a> {
             if !takes && (!arguments.is_empty() || !commands.is_empty()) {
                 return Err(self.error(at, "only functions and methods take arguments"));
             }
-            commands.push(Command { head, arguments });
+            commands.push(Command {
+                offset: begin,
+                head,
+                arguments,
+            });
             match rest.first() {
                 Some(token) if token.kind == TokenKind::Pipe => *rest = &rest[1..],
                 _ => return Ok(Pipeline(commands)),
@@ -391,6 +412,7 @@ mod tests {
             ("{{if .X}}{{else}}{{else}}{{end}}", "line 1, column 18"),
             ("{{if}}{{end}}", "line 1, column 1: a value is missing"),
             ("{{.A | }}", "line 1, column 1: a value is missing"),
+            ("{{nil}}", "line 1, column 3: nil is no command"),
             ("{{(.A}}", "line 1, column 3: this parenthesis"),
             ("{{.A)}}", "line 1, column 5: this closes nothing"),
             ("{{\"x\" .A}}", "line 1, column 1: only functions"),

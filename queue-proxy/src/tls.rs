@@ -20,8 +20,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, ProtocolVersion, ServerConfig, SignatureScheme,
-    SupportedCipherSuite, SupportedProtocolVersion,
+    ClientConfig, DigitallySignedStruct, HandshakeKind, ProtocolVersion, ServerConfig,
+    ServerConnection, SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion,
 };
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -45,6 +45,44 @@ pub(crate) struct Settings {
     pub cipher_suites: String,
     /// `QUEUE_PROXY_TLS_CURVE_PREFERENCES`.
     pub curve_preferences: String,
+}
+
+/// What a client and this server have agreed on, by the numbers of the protocol.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Negotiated {
+    /// 0x0303 and 0x0304: TLS 1.2 and 1.3.
+    pub version: u16,
+    /// The session is one from before.
+    pub resumed: bool,
+    /// IANA's number of the cipher suite.
+    pub cipher_suite: u16,
+    /// IANA's number of the group of the key exchange; 0 where there was none.
+    pub curve: u16,
+    /// ALPN's protocol; empty if the client named none.
+    pub protocol: String,
+    /// The name that the client asked for; empty if it named none.
+    pub server_name: String,
+    /// The client had to say its hello once more.
+    pub hello_retry: bool,
+}
+
+impl Negotiated {
+    /// Returns what a connection whose handshake is over has.
+    pub(crate) fn of(connection: &ServerConnection) -> Self {
+        let kind = connection.handshake_kind();
+        let suite = connection.negotiated_cipher_suite();
+        let group = connection.negotiated_key_exchange_group();
+        let protocol = connection.alpn_protocol().unwrap_or_default();
+        Self {
+            version: connection.protocol_version().map_or(0, u16::from),
+            resumed: kind == Some(HandshakeKind::Resumed),
+            cipher_suite: suite.map_or(0, |suite| u16::from(suite.suite())),
+            curve: group.map_or(0, |group| u16::from(group.name())),
+            protocol: String::from_utf8_lossy(protocol).into_owned(),
+            server_name: connection.server_name().unwrap_or_default().to_owned(),
+            hello_retry: kind == Some(HandshakeKind::FullWithHelloRetryRequest),
+        }
+    }
 }
 
 /// A setting or a file that cannot be used.

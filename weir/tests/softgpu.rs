@@ -221,6 +221,18 @@ fn path_prints_a_folder_with_nvidias_names() {
     let usage = String::from_utf8(server.stderr).unwrap();
     assert!(usage.contains("--folder is needed"), "{usage}");
     assert_eq!(server.status.code(), Some(2));
+    for (option, begin) in [
+        ("--help", "usage: softgpu-server "),
+        ("--version", "softgpu-server 0."),
+    ] {
+        let server = Command::new(place.folder().join("softgpu-server"))
+            .arg(option)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(server.stdout).unwrap();
+        assert!(printed.starts_with(begin), "{option}: {printed}");
+        assert_eq!(server.status.code(), Some(0), "{option}");
+    }
 
     // Without options what is configured stays, to the letter.
     let own = "# ours\nbytes = 64\n[[kernel]]\nname = \"add\"\nduration-us = 7\n";

@@ -21,7 +21,7 @@ const USAGE: u8 = 2;
 
 /// The agent of a node: shares its GPUs among pods.
 #[derive(Debug, Parser)]
-#[command(name = "gpu-sidecar")]
+#[command(name = "gpu-sidecar", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Do,

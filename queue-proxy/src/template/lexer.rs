@@ -29,10 +29,18 @@ pub(super) enum TokenKind<'a> {
     Float(f64),
     Word(&'a str),
     /// `.A.B`, or `.` or `$` alone.
-    Fields(Vec<String>),
+    Fields(Vec<Name>),
     Pipe,
     Open,
     Close,
+}
+
+/// The name of a field or method.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name {
+    /// Where it begins, in bytes.
+    pub offset: usize,
+    pub text: String,
 }
 
 impl Token<'_> {
@@ -226,7 +234,10 @@ impl<'a> Lexer<'a> {
                 }
                 return self.error(offset, "the name of a field is missing");
             }
-            fields.push(rest[..length].to_owned());
+            fields.push(Name {
+                offset: self.at + 1,
+                text: rest[..length].to_owned(),
+            });
             self.at += 1 + length;
         }
         Ok(TokenKind::Fields(fields))

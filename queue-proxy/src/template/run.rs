@@ -1,37 +1,63 @@
 //! Running a template on a request.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
+use super::go::{self, escape_query};
 use super::value::{Record, RevisionInfo, Subject, Value};
-use super::{Command, Function, Node, Operand, Pipeline, Template};
+use super::{Command, Function, Name, Node, Operand, Pipeline, Template};
 
 /// A template that cannot be run on a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RunError {
-    /// A value has no field or method of this name.
-    #[error("there is no field or method {0}")]
-    NoField(String),
-    /// A function or method with a wrong number or kind of arguments.
-    #[error("wrong arguments for {0}")]
-    Arguments(&'static str),
-    /// Values that cannot be compared.
+#[error("{field}: {why}")]
+pub(crate) struct RunError {
+    /// What it failed at: a field from the record on, or a function.
+    pub field: String,
+    /// What is wrong.
+    pub why: RunProblem,
+}
+
+/// What is wrong with a template on a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RunProblem {
+    #[error("there is no field or method of this name")]
+    NoField,
+    #[error("it is a field of nil, which this request has there")]
+    FieldOfNil,
+    #[error("the request has no such cookie")]
+    NoCookie,
+    #[error("wrong arguments")]
+    Arguments,
     #[error("incompatible types for comparison")]
     Comparison,
-    /// A value that cannot be written.
     #[error("a structure cannot be written; one of its fields can")]
     Structure,
+}
+
+impl RunProblem {
+    fn at(self, field: impl Into<String>) -> RunError {
+        RunError {
+            field: field.into(),
+            why: self,
+        }
+    }
 }
 
 impl Template {
     /// What the template says of a request.
     ///
     /// # Errors
-    /// A field that does not exist, or wrong arguments.
+    /// What depends on the request: a field of what it does not have, or arguments that do not fit.
     pub(crate) fn run(&self, record: &Record, revision: &RevisionInfo) -> Result<String, RunError> {
         let mut out = String::with_capacity(512);
-        Subject { record, revision }.nodes(&self.nodes, &mut out)?;
+        let subject = Subject {
+            record,
+            revision,
+            is_form_read: &Cell::new(false),
+        };
+        subject.nodes(&self.nodes, &mut out)?;
         Ok(out)
     }
 }
@@ -44,7 +70,7 @@ impl<'a> Subject<'a> {
                 Node::Output(pipeline) => {
                     let value = self.pipeline(pipeline)?;
                     if !self.write(&value, out) {
-                        return Err(RunError::Structure);
+                        return Err(RunProblem::Structure.at("the output"));
                     }
                 }
                 Node::If(branches, otherwise) => {
@@ -75,6 +101,9 @@ impl<'a> Subject<'a> {
         command: &'a Command,
         piped: Option<Value<'a>>,
     ) -> Result<Value<'a>, RunError> {
+        if let Operand::Function(function @ (Function::And | Function::Or)) = command.head {
+            return self.first(&command.arguments, piped, function == Function::Or);
+        }
         let mut arguments = Vec::with_capacity(command.arguments.len() + 1);
         for argument in &command.arguments {
             arguments.push(self.operand(argument)?);
@@ -82,10 +111,10 @@ impl<'a> Subject<'a> {
         arguments.extend(piped);
         match &command.head {
             Operand::Function(function) => self.call(*function, &arguments),
+            Operand::Fields(names) => self.fields(Value::Root, names, &arguments),
+            Operand::Group(inner, names) => self.fields(self.pipeline(inner)?, names, &arguments),
             head if arguments.is_empty() => self.operand(head),
-            Operand::Fields(fields) => self.method(Value::Root, fields, &arguments),
-            Operand::Group(inner, fields) => self.method(self.pipeline(inner)?, fields, &arguments),
-            _ => Err(RunError::Arguments("a value")),
+            _ => Err(RunProblem::Arguments.at("a value")),
         }
     }
 
@@ -96,157 +125,235 @@ impl<'a> Subject<'a> {
             Operand::Float(value) => Value::Float(*value),
             Operand::Bool(value) => Value::Bool(*value),
             Operand::Nil => Value::Nil,
-            Operand::Fields(fields) => self.fields(Value::Root, fields)?,
-            Operand::Group(inner, fields) => self.fields(self.pipeline(inner)?, fields)?,
+            Operand::Fields(names) => self.fields(Value::Root, names, &[])?,
+            Operand::Group(inner, names) => self.fields(self.pipeline(inner)?, names, &[])?,
             Operand::Function(function) => self.call(*function, &[])?,
         })
     }
 
-    fn fields(self, of: Value<'a>, fields: &[String]) -> Result<Value<'a>, RunError> {
+    /// Fields of fields, of which the last takes the arguments.
+    fn fields(
+        self,
+        of: Value<'a>,
+        names: &[Name],
+        arguments: &[Value<'a>],
+    ) -> Result<Value<'a>, RunError> {
         let mut value = of;
-        for name in fields {
-            value = match self.field(&value, name) {
-                Some(field) => field,
-                // A map has every key; what is absent has no value.
-                None if matches!(value, Value::Headers) => Value::List(Vec::new()),
-                None => return Err(RunError::NoField(name.clone())),
+        for (at, name) in names.iter().enumerate() {
+            let is_last = at + 1 == names.len();
+            let found = if is_last && !arguments.is_empty() {
+                self.method(&value, &name.text, arguments)
+            } else if matches!(value, Value::Nil) {
+                Err(RunProblem::FieldOfNil)
+            } else {
+                self.field(&value, &name.text).ok_or(RunProblem::NoField)
             };
+            value = found.map_err(|why| {
+                let path = names[..=at].iter().map(|name| format!(".{}", name.text));
+                why.at(path.collect::<String>())
+            })?;
         }
         Ok(value)
     }
 
-    /// Fields, the last of which is a method with arguments.
+    /// A method with arguments.
     fn method(
         self,
-        of: Value<'a>,
-        fields: &[String],
+        of: &Value<'a>,
+        method: &str,
         arguments: &[Value<'a>],
-    ) -> Result<Value<'a>, RunError> {
-        let Some((method, fields)) = fields.split_last() else {
-            return Err(RunError::Arguments("a value"));
-        };
-        let of = self.fields(of, fields)?;
-        match (&of, method.as_str(), arguments) {
-            (Value::Headers, "Get", [Value::Text(name)]) => Ok(Value::Text(self.header(name))),
-            (Value::Headers, "Values", [Value::Text(name)]) => Ok(self
-                .header_values(name)
-                .unwrap_or_else(|| Value::List(Vec::new()))),
-            (Value::Headers, "Get" | "Values", _) => Err(RunError::Arguments("Header")),
+    ) -> Result<Value<'a>, RunProblem> {
+        let owned = |text: &str| Value::Text(Cow::Owned(text.to_owned()));
+        Ok(match (of, method, arguments) {
+            (Value::Headers, "Get", [Value::Text(name)]) => Value::Text(self.header(name)),
+            (Value::Headers, "Values", [Value::Text(name)]) => {
+                Value::List(self.header_values(name))
+            }
+            (Value::Trailers(values), "Get", [Value::Text(name)]) => {
+                let values = values.get(&*go::canonical(name));
+                owned(values.and_then(|values| values.first()).map_or("", |it| it))
+            }
+            (Value::Trailers(values), "Values", [Value::Text(name)]) => {
+                let values = values.get(&*go::canonical(name));
+                Value::List(values.cloned().unwrap_or_default())
+            }
+            (Value::Values(values), "Get", [Value::Text(name)]) => {
+                let values = values.get(name);
+                owned(values.and_then(|values| values.first()).map_or("", |it| it))
+            }
+            (Value::Values(values), "Has", [Value::Text(name)]) => {
+                Value::Bool(values.contains_key(name))
+            }
+            (Value::Request, "Cookie", [Value::Text(name)]) => {
+                let mut cookies = self.cookies().filter(|cookie| cookie.name == name);
+                cookies
+                    .next()
+                    .map(Value::Cookie)
+                    .ok_or(RunProblem::NoCookie)?
+            }
+            (Value::Request, "CookiesNamed", [Value::Text(name)]) => Value::Cookies(
+                self.cookies()
+                    .filter(|cookie| cookie.name == name)
+                    .collect(),
+            ),
+            (Value::Request, "FormValue", [Value::Text(name)]) => {
+                self.is_form_read.set(true);
+                let form = self.query();
+                let values = form.get(name);
+                owned(values.and_then(|values| values.first()).map_or("", |it| it))
+            }
+            (Value::Request, "PostFormValue", [Value::Text(_)]) => {
+                self.is_form_read.set(true);
+                // The body has been passed on: nothing of it is left to be read.
+                owned("")
+            }
+            (Value::Request, "PathValue", [Value::Text(_)]) => owned(""),
             (Value::Request, "ProtoAtLeast", [Value::Integer(major), Value::Integer(minor)]) => {
                 let part = |name| match self.field(&Value::Request, name) {
                     Some(Value::Integer(value)) => value,
                     _ => 0,
                 };
                 let version = (part("ProtoMajor"), part("ProtoMinor"));
-                Ok(Value::Bool(version >= (*major, *minor)))
+                Value::Bool(version >= (*major, *minor))
             }
-            _ => Err(RunError::NoField(method.clone())),
-        }
+            (Value::Nil, ..) => return Err(RunProblem::FieldOfNil),
+            _ => return Err(RunProblem::Arguments),
+        })
     }
 
     fn call(self, function: Function, arguments: &[Value<'a>]) -> Result<Value<'a>, RunError> {
         let owned = |text: String| Value::Text(Cow::Owned(text));
+        let no_order = || RunProblem::Comparison.at(function.name());
+        let wrong = || RunProblem::Arguments.at(function.name());
         Ok(match (function, arguments) {
-            (Function::Js, _) => owned(escape_js(&self.print(arguments, false)?)),
-            (Function::Html, _) => owned(escape_html(&self.print(arguments, false)?)),
-            (Function::UrlQuery, _) => owned(escape_query(&self.print(arguments, false)?)),
-            (Function::Print, _) => owned(self.print(arguments, false)?),
-            (Function::Println, _) => owned(self.print(arguments, true)? + "\n"),
-            (Function::Len, [value]) => Value::Integer(self.length(value)?),
+            (Function::Js, _) => owned(escape_js(&self.print(arguments, Print::Escaped)?)),
+            (Function::Html, _) => owned(escape_html(&self.print(arguments, Print::Escaped)?)),
+            (Function::UrlQuery, _) => owned(escape_query(&self.print(arguments, Print::Escaped)?)),
+            (Function::Print, _) => owned(self.print(arguments, Print::Plain)?),
+            (Function::Println, _) => owned(self.print(arguments, Print::Line)? + "\n"),
+            (Function::Len, [value]) => Value::Integer(self.length(value).ok_or_else(wrong)?),
             (Function::Not, [value]) => Value::Bool(!self.is_true(value)),
-            (Function::And, [first, rest @ ..]) => {
-                self.first(std::iter::once(first).chain(rest), false)
-            }
-            (Function::Or, [first, rest @ ..]) => {
-                self.first(std::iter::once(first).chain(rest), true)
-            }
-            (Function::Index, [of, keys @ ..]) => self.index(of, keys)?,
+            (Function::Index, [of, keys @ ..]) => self.index(of, keys).ok_or_else(wrong)?,
             (Function::Eq, [first, others @ ..]) if !others.is_empty() => {
-                let mut equal = false;
+                let mut is_equal = false;
                 for other in others {
-                    equal |= compare(first, other)? == Ordering::Equal;
+                    is_equal |= equal(first, other).ok_or_else(no_order)?;
                 }
-                Value::Bool(equal)
+                Value::Bool(is_equal)
             }
-            (Function::Ne, [a, b]) => Value::Bool(compare(a, b)? != Ordering::Equal),
-            (Function::Lt, [a, b]) => Value::Bool(compare(a, b)? == Ordering::Less),
-            (Function::Le, [a, b]) => Value::Bool(compare(a, b)? != Ordering::Greater),
-            (Function::Gt, [a, b]) => Value::Bool(compare(a, b)? == Ordering::Greater),
-            (Function::Ge, [a, b]) => Value::Bool(compare(a, b)? != Ordering::Less),
-            _ => return Err(RunError::Arguments("a function")),
+            (Function::Ne, [a, b]) => Value::Bool(!equal(a, b).ok_or_else(no_order)?),
+            (Function::Lt, [a, b]) => {
+                Value::Bool(compare(a, b).ok_or_else(no_order)? == Ordering::Less)
+            }
+            (Function::Le, [a, b]) => {
+                Value::Bool(compare(a, b).ok_or_else(no_order)? != Ordering::Greater)
+            }
+            (Function::Gt, [a, b]) => {
+                Value::Bool(compare(a, b).ok_or_else(no_order)? == Ordering::Greater)
+            }
+            (Function::Ge, [a, b]) => {
+                Value::Bool(compare(a, b).ok_or_else(no_order)? != Ordering::Less)
+            }
+            _ => return Err(wrong()),
         })
     }
 
-    /// The first value that is true, or is not; else the last.
-    fn first<'v>(self, values: impl Iterator<Item = &'v Value<'a>>, wanted: bool) -> Value<'a>
-    where
-        'a: 'v,
-    {
-        let mut last = &Value::Nil;
-        for value in values {
-            last = value;
-            if self.is_true(value) == wanted {
-                break;
+    /// The first value that is true, or is not; else the last. What stands behind it is not looked at.
+    fn first(
+        self,
+        operands: &'a [Operand],
+        piped: Option<Value<'a>>,
+        wanted: bool,
+    ) -> Result<Value<'a>, RunError> {
+        let mut last = Value::Nil;
+        for operand in operands {
+            last = self.operand(operand)?;
+            if self.is_true(&last) == wanted {
+                return Ok(last);
             }
         }
-        last.clone()
+        Ok(piped.unwrap_or(last))
     }
 
     /// Go's `Sprint`: a space between values neither of which is text; or always, as in `Sprintln`.
-    fn print(self, values: &[Value<'a>], spaced: bool) -> Result<String, RunError> {
+    fn print(self, values: &[Value<'a>], how: Print) -> Result<String, RunError> {
         let mut out = String::new();
         for (at, value) in values.iter().enumerate() {
             let is_text = |value: &Value<'_>| matches!(value, Value::Text(_));
+            let spaced = how == Print::Line;
             if at > 0 && (spaced || (!is_text(value) && !is_text(&values[at - 1]))) {
                 out.push(' ');
             }
+            if how != Print::Escaped && value.is_pointer() {
+                out.push('&');
+            }
             if !self.write(value, &mut out) {
-                return Err(RunError::Structure);
+                return Err(RunProblem::Structure.at("print"));
             }
         }
         Ok(out)
     }
 
-    fn length(self, value: &Value<'a>) -> Result<i64, RunError> {
+    fn length(self, value: &Value<'a>) -> Option<i64> {
         let length = match value {
             Value::Text(text) => text.len(),
             Value::List(list) => list.len(),
             Value::Headers => self.record.headers.keys_len(),
-            _ => return Err(RunError::Arguments("len")),
+            Value::Trailers(values) | Value::Values(values) => values.len(),
+            Value::Cookies(cookies) => cookies.len(),
+            _ => return None,
         };
-        Ok(i64::try_from(length).unwrap_or(i64::MAX))
+        Some(i64::try_from(length).unwrap_or(i64::MAX))
     }
 
-    fn index(self, of: &Value<'a>, keys: &[Value<'a>]) -> Result<Value<'a>, RunError> {
+    fn index(self, of: &Value<'a>, keys: &[Value<'a>]) -> Option<Value<'a>> {
         let mut value = of.clone();
         for key in keys {
             value = match (&value, key) {
-                (Value::Headers, Value::Text(name)) => self
-                    .header_values(name)
-                    .unwrap_or_else(|| Value::List(Vec::new())),
-                (Value::List(list), Value::Integer(at)) => usize::try_from(*at)
-                    .ok()
-                    .and_then(|at| list.get(at))
-                    .cloned()
-                    .map(Value::Text)
-                    .ok_or(RunError::Arguments("index"))?,
-                _ => return Err(RunError::Arguments("index")),
+                (Value::Headers, Value::Text(name)) => Value::List(self.header_values(name)),
+                (Value::Trailers(values) | Value::Values(values), Value::Text(name)) => {
+                    Value::List(values.get(name).cloned().unwrap_or_default())
+                }
+                (Value::List(list), Value::Integer(at)) => {
+                    Value::Text(list.get(usize::try_from(*at).ok()?)?.clone())
+                }
+                (Value::Cookies(cookies), Value::Integer(at)) => {
+                    Value::Cookie(cookies.get(usize::try_from(*at).ok()?)?.clone())
+                }
+                _ => return None,
             };
         }
-        Ok(value)
+        Some(value)
     }
 }
 
-fn compare(a: &Value<'_>, b: &Value<'_>) -> Result<Ordering, RunError> {
-    let ordering = match (a, b) {
+/// How values are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Print {
+    /// `print`.
+    Plain,
+    /// `println`.
+    Line,
+    /// To be escaped: what is pointed to, without the ampersand.
+    Escaped,
+}
+
+/// Whether two values are equal; `None`: they cannot be compared.
+fn equal(a: &Value<'_>, b: &Value<'_>) -> Option<bool> {
+    match (a, b) {
+        (Value::Nil, other) | (other, Value::Nil) => other.is_nil(),
+        _ => compare(a, b).map(Ordering::is_eq),
+    }
+}
+
+fn compare(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
+    match (a, b) {
         (Value::Text(a), Value::Text(b)) => Some(a.cmp(b)),
         (Value::Integer(a), Value::Integer(b)) => Some(a.cmp(b)),
         (Value::Float(a), Value::Float(b)) => a.partial_cmp(b),
         (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
-        (Value::Nil, Value::Nil) => Some(Ordering::Equal),
         _ => None,
-    };
-    ordering.ok_or(RunError::Comparison)
+    }
 }
 
 /// For the inside of a JavaScript or JSON string, as Go's `js`.
@@ -292,123 +399,5 @@ fn escape_html(text: &str) -> String {
     out
 }
 
-fn escape_query(text: &str) -> String {
-    const KEPT: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
-        .remove(b'-')
-        .remove(b'_')
-        .remove(b'.')
-        .remove(b'~')
-        .remove(b' ');
-    percent_encoding::utf8_percent_encode(text, KEPT)
-        .to_string()
-        .replace(' ', "+")
-}
-
 #[cfg(test)]
-mod tests {
-    use http::{HeaderMap, HeaderValue, Method, Version};
-
-    use super::*;
-
-    fn record() -> Record {
-        let mut headers = HeaderMap::new();
-        headers.insert("host", HeaderValue::from_static("a.example"));
-        headers.insert("user-agent", HeaderValue::from_static("x\"<y>"));
-        headers.append("x-id", HeaderValue::from_static("1"));
-        headers.append("x-id", HeaderValue::from_static("2"));
-        headers.insert("content-length", HeaderValue::from_static("3"));
-        headers.insert(
-            "traceparent",
-            HeaderValue::from_static("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
-        );
-        Record {
-            method: Method::POST,
-            uri: "/x?y=1".parse().unwrap(),
-            version: Version::HTTP_11,
-            headers,
-            remote_address: "127.0.0.1:5".to_owned(),
-            code: 200,
-            size: 5,
-            latency_seconds: 0.0065,
-        }
-    }
-
-    fn run(template: &str) -> Result<String, RunError> {
-        let revision = RevisionInfo {
-            name: "rev".to_owned(),
-            pod_ip: "10.0.0.1".to_owned(),
-            ..RevisionInfo::default()
-        };
-        let written = Template::parse(template)
-            .unwrap()
-            .run(&record(), &revision)?;
-        Ok(written.trim_end_matches('\n').to_owned())
-    }
-
-    #[test]
-    fn knatives_template_gives_its_line() {
-        assert_eq!(
-            run(crate::observability::REQUEST_LOG_TEMPLATE).unwrap(),
-            r#"{"httpRequest": {"requestMethod": "POST", "requestUrl": "/x?y\u003D1", "requestSize": "3", "status": 200, "responseSize": "5", "userAgent": "x\"\u003Cy\u003E", "remoteIp": "127.0.0.1:5", "serverIp": "10.0.0.1", "referer": "", "latency": "0.0065s", "protocol": "HTTP/1.1"}, "traceId": "0af7651916cd43dd8448eb211c80319c"}"#
-        );
-    }
-
-    #[test]
-    fn the_language_means_what_it_means_in_go() {
-        for (template, expected) in [
-            (r#"{{.Request.Header.Get "x-id"}}"#, "1"),
-            (r#"{{.Request.Header.Get "absent"}}."#, "."),
-            (r#"{{index .Request.Header "X-Id"}}"#, "[1 2]"),
-            (r#"{{index (.Request.Header.Values "X-Id") 1}}"#, "2"),
-            (
-                r#"{{js (.Request.Header.Get "User-Agent")}}"#,
-                r#"x\"\u003Cy\u003E"#,
-            ),
-            (
-                r#"{{.Request.Header.Get "User-Agent" | html}}"#,
-                "x&#34;&lt;y&gt;",
-            ),
-            (r#"{{"a b/c" | urlquery}}"#, "a+b%2Fc"),
-            ("a  {{- 1 -}}  b", "a1b"),
-            ("a{{/* no */}}b", "ab"),
-            ("{{if .Request.Referer}}yes{{else}}no{{end}}", "no"),
-            (
-                "{{if eq .Response.Code 404}}a{{else if ge .Response.Code 200}}b{{else}}c{{end}}",
-                "b",
-            ),
-            (
-                r#"{{if and (eq .Request.Method "POST") (not .Request.Referer)}}x{{end}}"#,
-                "x",
-            ),
-            (r#"{{or .Request.Referer "none"}}"#, "none"),
-            (
-                "{{.Request.URL}} {{.Request.URL.Path}} {{.Request.URL.RawQuery}}",
-                "/x?y=1 /x y=1",
-            ),
-            ("{{.Request.ProtoAtLeast 1 1}}", "true"),
-            (r#"{{len "abc"}}{{print 1 2 "x"}}"#, "31 2x"),
-            ("{{$.Request.Host}}", "a.example"),
-            ("{{ `raw\\` }}", "raw\\"),
-            ("{{-1}}", "-1"),
-        ] {
-            assert_eq!(run(template).as_deref(), Ok(expected), "{template}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_run_is_an_error() {
-        for template in [
-            "{{.Request.Nope}}",
-            "{{.Nope}}",
-            "{{.Request}}",
-            "{{.Request.Header.Get 1}}",
-            "{{.Request.Method.X}}",
-            "{{eq 1 \"1\"}}",
-            "{{len 1}}",
-            "{{not}}",
-            "{{index (.Request.Header.Values \"X-Id\") 2}}",
-        ] {
-            assert!(run(template).is_err(), "{template}");
-        }
-    }
-}
+mod tests;

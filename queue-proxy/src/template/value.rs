@@ -1,9 +1,14 @@
 //! What a template may speak of, and how values are written.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use http::{HeaderMap, Uri, Version};
+
+use super::go::{self, ADDRESS, Cookie, Values};
+use crate::tls::Negotiated;
 
 /// What does not change from request to request.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +28,13 @@ pub(crate) struct Record {
     pub uri: Uri,
     pub version: Version,
     pub headers: HeaderMap,
+    /// Those that came behind the body.
+    pub trailers: HeaderMap,
+    /// Bytes of the body that were read.
+    pub body_bytes: u64,
     pub remote_address: String,
+    /// The TLS of the connection, if it has any.
+    pub tls: Option<Arc<Negotiated>>,
     /// The response's status.
     pub code: u16,
     /// The response's body in bytes.
@@ -35,7 +46,10 @@ pub(crate) struct Record {
 /// A value in the course of running a template.
 #[derive(Debug, Clone)]
 pub(super) enum Value<'a> {
+    /// A pointer to nothing.
     Nil,
+    /// What a map does not have.
+    Absent,
     Bool(bool),
     Integer(i64),
     Float(f64),
@@ -47,13 +61,22 @@ pub(super) enum Value<'a> {
     Revision,
     Url,
     Headers,
+    Trailers(Values<'a>),
+    /// Of a query or a form.
+    Values(Values<'a>),
+    Tls(&'a Negotiated),
+    Cookies(Vec<Cookie<'a>>),
+    Cookie(Cookie<'a>),
+    Body,
 }
 
-/// Both that a template speaks of.
+/// All that a template speaks of.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub record: &'a Record,
     pub revision: &'a RevisionInfo,
+    /// `FormValue` or `PostFormValue` was called, after which Go has a `Form`.
+    pub is_form_read: &'a Cell<bool>,
 }
 
 impl<'a> Subject<'a> {
@@ -61,6 +84,7 @@ impl<'a> Subject<'a> {
     pub(super) fn field(self, of: &Value<'a>, name: &str) -> Option<Value<'a>> {
         let text = |text: &'a str| Value::Text(Cow::Borrowed(text));
         let record = self.record;
+        let entry = |found: Option<Vec<_>>| found.map_or(Value::Absent, Value::List);
         Some(match (of, name) {
             (Value::Root, "Request") => Value::Request,
             (Value::Root, "Response") => Value::Response,
@@ -79,127 +103,44 @@ impl<'a> Subject<'a> {
             (Value::Revision, "PodIP") => text(&self.revision.pod_ip),
             (Value::Request, name) => return self.request(name),
             (Value::Url, name) => return self.url(name),
-            (Value::Headers, name) => self.header_values(name)?,
-            _ => return None,
-        })
-    }
-
-    fn request(self, name: &str) -> Option<Value<'a>> {
-        let text = |text: &'a str| Value::Text(Cow::Borrowed(text));
-        let record = self.record;
-        Some(match name {
-            "Method" => text(record.method.as_str()),
-            "RequestURI" => Value::Text(self.request_uri()),
-            "Proto" => text(match record.version {
-                Version::HTTP_10 => "HTTP/1.0",
-                Version::HTTP_2 => "HTTP/2.0",
-                _ => "HTTP/1.1",
-            }),
-            "ProtoMajor" => Value::Integer(if record.version == Version::HTTP_2 {
-                2
-            } else {
-                1
-            }),
-            "ProtoMinor" => Value::Integer((record.version == Version::HTTP_11).into()),
-            "Host" => Value::Text(self.host()),
-            "RemoteAddr" => text(&record.remote_address),
-            "UserAgent" => Value::Text(self.header("user-agent")),
-            "Referer" => Value::Text(self.header("referer")),
-            "ContentLength" => Value::Integer(self.content_length()),
-            "TransferEncoding" => Value::List(
-                if record.headers.contains_key(http::header::TRANSFER_ENCODING) {
-                    vec![Cow::Borrowed("chunked")]
-                } else {
-                    Vec::new()
-                },
-            ),
-            "Header" => Value::Headers,
-            "URL" => Value::Url,
-            _ => return None,
-        })
-    }
-
-    fn url(self, name: &str) -> Option<Value<'a>> {
-        let uri = &self.record.uri;
-        let text = |text: &'a str| Value::Text(Cow::Borrowed(text));
-        // Of an HTTP/2 request Go keeps the path alone; the authority is its Host.
-        let is_absolute = self.is_absolute();
-        Some(match name {
-            "Path" | "EscapedPath" => text(uri.path()),
-            "RawQuery" => text(uri.query().unwrap_or_default()),
-            "Scheme" if is_absolute => text(uri.scheme_str().unwrap_or_default()),
-            "Host" if is_absolute => text(uri.authority().map_or("", |it| it.as_str())),
-            "Scheme" | "Host" => text(""),
-            "RequestURI" | "String" => Value::Text(self.request_uri()),
-            _ => return None,
-        })
-    }
-
-    fn is_absolute(self) -> bool {
-        self.record.version != Version::HTTP_2 && self.record.uri.scheme().is_some()
-    }
-
-    /// The target as it was sent.
-    pub(super) fn request_uri(self) -> Cow<'a, str> {
-        let uri = &self.record.uri;
-        if self.is_absolute() {
-            return Cow::Owned(uri.to_string());
-        }
-        Cow::Borrowed(uri.path_and_query().map_or("/", |it| it.as_str()))
-    }
-
-    fn host(self) -> Cow<'a, str> {
-        match self.record.uri.authority() {
-            Some(authority) => Cow::Borrowed(authority.as_str()),
-            None => self.header("host"),
-        }
-    }
-
-    fn content_length(self) -> i64 {
-        let stated = crate::headers::content_length(&self.record.headers);
-        match stated.map(i64::try_from) {
-            Some(Ok(length)) => length,
-            _ if self
-                .record
-                .headers
-                .contains_key(http::header::TRANSFER_ENCODING) =>
-            {
-                -1
+            (Value::Tls(tls), name) => return tls_field(tls, name),
+            (Value::Cookie(cookie), "Name") => text(cookie.name),
+            (Value::Cookie(cookie), "Value") => text(cookie.value),
+            (Value::Cookie(cookie), "Quoted") => Value::Bool(cookie.quoted),
+            (Value::Cookie(cookie), "String") => Value::Text(Cow::Owned(cookie.text())),
+            (Value::Values(values), "Encode") => Value::Text(Cow::Owned(go::encode_query(values))),
+            (Value::Headers, name) => {
+                let values = self.header_values(name);
+                // Go finds only names written as it writes them.
+                entry(Some(values).filter(|it| !it.is_empty() && go::canonical(name) == name))
             }
-            _ => 0,
-        }
-    }
-
-    /// `Header.Get`: the first value, or nothing.
-    pub(super) fn header(self, name: &str) -> Cow<'a, str> {
-        self.record
-            .headers
-            .get(name)
-            .map_or(Cow::Borrowed(""), |value| {
-                String::from_utf8_lossy(value.as_bytes())
-            })
-    }
-
-    /// `Header.Values`; `None` if there is none of that name.
-    pub(super) fn header_values(self, name: &str) -> Option<Value<'a>> {
-        let values = self.record.headers.get_all(name).iter();
-        let values: Vec<_> = values
-            .map(|value| String::from_utf8_lossy(value.as_bytes()))
-            .collect();
-        (!values.is_empty()).then_some(Value::List(values))
+            (Value::Trailers(values) | Value::Values(values), name) => {
+                entry(values.get(name).cloned())
+            }
+            _ => return None,
+        })
     }
 
     /// Whether a condition holds: Go's rule, that nothing, zero and the empty are false.
     pub(super) fn is_true(self, value: &Value<'a>) -> bool {
         match value {
-            Value::Nil => false,
+            Value::Nil | Value::Absent => false,
             Value::Bool(value) => *value,
             Value::Integer(value) => *value != 0,
             Value::Float(value) => *value != 0.0,
             Value::Text(text) => !text.is_empty(),
             Value::List(list) => !list.is_empty(),
             Value::Headers => !self.record.headers.is_empty(),
-            Value::Root | Value::Request | Value::Response | Value::Revision | Value::Url => true,
+            Value::Trailers(values) | Value::Values(values) => !values.is_empty(),
+            Value::Cookies(cookies) => !cookies.is_empty(),
+            Value::Root
+            | Value::Request
+            | Value::Response
+            | Value::Revision
+            | Value::Url
+            | Value::Tls(_)
+            | Value::Cookie(_)
+            | Value::Body => true,
         }
     }
 
@@ -207,55 +148,107 @@ impl<'a> Subject<'a> {
     pub(super) fn write(self, value: &Value<'a>, out: &mut String) -> bool {
         // Writing to memory does not fail.
         let _written = match value {
-            Value::Nil => out.write_str("<no value>"),
+            Value::Nil => out.write_str("<nil>"),
+            Value::Absent => out.write_str("<no value>"),
             Value::Bool(value) => write!(out, "{value}"),
             Value::Integer(value) => write!(out, "{value}"),
-            Value::Float(value) => out.write_str(&go_float(*value)),
+            Value::Float(value) => out.write_str(&go::float(*value)),
             Value::Text(text) => out.write_str(text),
             Value::List(list) => write!(out, "[{}]", list.join(" ")),
-            Value::Url => out.write_str(&self.request_uri()),
-            Value::Headers => self.write_headers(out),
-            Value::Root | Value::Request | Value::Response | Value::Revision => return false,
+            Value::Url => out.write_str(&self.url_text()),
+            Value::Headers => out.write_str(&self.headers_text()),
+            Value::Trailers(values) | Value::Values(values) => {
+                let entries = values.iter().map(|(key, values)| (&**key, values.clone()));
+                out.write_str(&go::map_text(entries))
+            }
+            Value::Cookies(cookies) => {
+                let cookies: Vec<_> = cookies.iter().map(Cookie::text).collect();
+                write!(out, "[{}]", cookies.join(" "))
+            }
+            Value::Cookie(cookie) => out.write_str(&cookie.text()),
+            Value::Tls(tls) => out.write_str(&tls_text(tls)),
+            Value::Body => out.write_str(&self.body_text()),
+            Value::Response => {
+                let Record { code, size, .. } = self.record;
+                write!(
+                    out,
+                    "{{{code} {size} {}}}",
+                    go::float(self.record.latency_seconds)
+                )
+            }
+            Value::Revision => {
+                let RevisionInfo {
+                    name,
+                    namespace,
+                    service,
+                    configuration,
+                    pod_name,
+                    pod_ip,
+                } = self.revision;
+                write!(
+                    out,
+                    "{{{name} {namespace} {service} {configuration} {pod_name} {pod_ip}}}"
+                )
+            }
+            Value::Root | Value::Request => return false,
         };
         true
     }
+}
 
-    fn write_headers(self, out: &mut String) -> std::fmt::Result {
-        let headers = &self.record.headers;
-        let mut names: Vec<_> = headers
-            .keys()
-            .filter(|name| *name != http::header::HOST)
-            .collect();
-        names.sort_by_key(|name| canonical(name.as_str()));
-        out.write_str("map[")?;
-        for (n, name) in names.into_iter().enumerate() {
-            let separator = if n == 0 { "" } else { " " };
-            let values: Vec<_> = headers
-                .get_all(name)
-                .iter()
-                .map(|value| String::from_utf8_lossy(value.as_bytes()))
-                .collect();
-            write!(
-                out,
-                "{separator}{}:[{}]",
-                canonical(name.as_str()),
-                values.join(" ")
-            )?;
+impl Value<'_> {
+    /// Go has a pointer to it, which `print` writes with an ampersand.
+    pub(super) const fn is_pointer(&self) -> bool {
+        matches!(self, Self::Tls(_) | Self::Response | Self::Revision)
+    }
+
+    /// Whether it equals nil, as far as there is an answer.
+    pub(super) fn is_nil(&self) -> Option<bool> {
+        match self {
+            Self::Nil => Some(true),
+            Self::Trailers(values) | Self::Values(values) => Some(values.is_empty()),
+            Self::Cookies(cookies) => Some(cookies.is_empty()),
+            Self::List(list) => Some(list.is_empty()),
+            Self::Bool(_) | Self::Integer(_) | Self::Float(_) | Self::Text(_) | Self::Absent => {
+                None
+            }
+            _ => Some(false),
         }
-        out.write_str("]")
     }
 }
 
-/// `x-request-id` as `X-Request-Id`.
-fn canonical(name: &str) -> String {
-    let mut upper = true;
-    name.chars()
-        .map(|c| {
-            let c = if upper { c.to_ascii_uppercase() } else { c };
-            upper = c == '-';
-            c
-        })
-        .collect()
+fn tls_field<'a>(tls: &'a Negotiated, name: &str) -> Option<Value<'a>> {
+    let text = |text: &'a str| Value::Text(Cow::Borrowed(text));
+    Some(match name {
+        "Version" => Value::Integer(tls.version.into()),
+        "HandshakeComplete" | "NegotiatedProtocolIsMutual" => Value::Bool(true),
+        "DidResume" => Value::Bool(tls.resumed),
+        "CipherSuite" => Value::Integer(tls.cipher_suite.into()),
+        "CurveID" => Value::Text(Cow::Owned(go::curve(tls.curve))),
+        "NegotiatedProtocol" => text(&tls.protocol),
+        "ServerName" => text(&tls.server_name),
+        "ECHAccepted" => Value::Bool(false),
+        "HelloRetryRequest" => Value::Bool(tls.hello_retry),
+        _ => return None,
+    })
+}
+
+/// Go's `tls.ConnectionState`: clients have no certificates here, and the last but one is a function.
+fn tls_text(tls: &Negotiated) -> String {
+    let Negotiated {
+        version,
+        resumed,
+        cipher_suite,
+        curve,
+        protocol,
+        server_name,
+        hello_retry,
+    } = tls;
+    let curve = go::curve(*curve);
+    format!(
+        "{{{version} true {resumed} {cipher_suite} {curve} {protocol} true {server_name} [] [] [] [] [] false \
+         {hello_retry} {ADDRESS} 0}}"
+    )
 }
 
 /// The trace that a request belongs to: of `traceparent`, else of B3.
@@ -268,47 +261,5 @@ fn trace_id(headers: &HeaderMap) -> &str {
         id
     } else {
         ""
-    }
-}
-
-/// A number as Go's `%v` writes it: the shortest digits that tell it, with an exponent below 10⁻⁴ and from
-/// 10²¹ on.
-fn go_float(value: f64) -> String {
-    if !value.is_finite() {
-        return if value.is_nan() {
-            "NaN".to_owned()
-        } else if value > 0.0 {
-            "+Inf".to_owned()
-        } else {
-            "-Inf".to_owned()
-        };
-    }
-    let scientific = format!("{value:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or_default();
-    if value != 0.0 && !(-4..21).contains(&exponent) {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{digits}e{sign}{:02}", exponent.unsigned_abs());
-    }
-    format!("{value}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_written_as_go_does() {
-        for (value, text) in [
-            (0.0, "0"),
-            (1.0, "1"),
-            (0.006_511_722, "0.006511722"),
-            (2.1821e-05, "2.1821e-05"),
-            (1e-4, "0.0001"),
-            (123_456_789.0, "123456789"),
-            (1e21, "1e+21"),
-        ] {
-            assert_eq!(go_float(value), text);
-        }
     }
 }

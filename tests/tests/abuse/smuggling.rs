@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use tests::app::App;
 use tests::client::Client;
+use tests::eventually;
 
 use crate::Watched;
 
@@ -203,6 +205,88 @@ async fn every_chunk_is_read_once() {
             "a request within a body: {request:?}"
         );
     }
+    watched.serves().await;
+}
+
+/// Trailers whose lines end otherwise than with CR LF, and a size that Go's server refuses: where they end, and so
+/// where the next request begins, is read differently by different parsers.
+const DOUBTFUL_ENDS: [&str; 6] = [
+    "0\r\n\n",
+    "5\r\nabcde\r\n0\r\n\n",
+    "0\r\nX: y\n\r\n",
+    "0\r\nX: y\r\n\n",
+    "0\r\nX: y\n\n",
+    "00000000000000005\r\nabcde\r\n0\r\n\r\n",
+];
+
+#[tokio::test]
+async fn a_chunked_body_whose_end_is_in_doubt_is_refused_and_ends_the_connection() {
+    let watched = Watched::start(|builder| builder).await;
+    for end in DOUBTFUL_ENDS {
+        let mut client = Client::connect(watched.proxy.address()).await;
+        let head = "POST /doubtful HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+        client.send(format!("{head}{end}{INNER}{INNER}")).await;
+        // It ends with the connection.
+        let answered = client.rest().await;
+        let answered = String::from_utf8_lossy(&answered);
+        assert!(answered.starts_with("HTTP/1.1 400 "), "{end:?}: {answered}");
+        let answers = answered.matches("HTTP/1.1 ").count();
+        assert_eq!(answers, 1, "{end:?}: {answered}");
+    }
+    // The end alone is enough: nothing more has to come.
+    let mut client = Client::connect(watched.proxy.address()).await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n")
+        .await;
+    assert_eq!(client.response().await.status(), 400);
+    let requests = watched.app.seen.requests();
+    assert!(requests.iter().all(|request| request.target() == "/"));
+    watched.serves().await;
+}
+
+#[tokio::test]
+async fn a_doubtful_body_that_is_read_while_its_request_waits_is_refused_too() {
+    let app = App::delaying().await;
+    let proxy = crate::proxy(app.port).concurrency(1).start().await;
+    let mut running = proxy.connect().await;
+    running.send("GET /1000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    eventually("the place is held", || app.seen.live() == 1).await;
+    let mut waiting = proxy.connect().await;
+    let head = "POST /0 HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+    waiting.send(format!("{head}0\r\n\n{INNER}")).await;
+    assert_eq!(running.response().await.status(), 200);
+    let answered = waiting.rest().await;
+    let answered = String::from_utf8_lossy(&answered);
+    assert!(answered.starts_with("HTTP/1.1 400 "), "{answered}");
+    assert_eq!(answered.matches("HTTP/1.1 ").count(), 1, "{answered}");
+}
+
+#[tokio::test]
+async fn nothing_is_served_behind_a_doubtful_body_that_nobody_read() {
+    let watched = Watched::start(|builder| builder).await;
+    for end in DOUBTFUL_ENDS {
+        let mut client = Client::connect(watched.proxy.address()).await;
+        // A probe is answered without its body.
+        let head = "POST / HTTP/1.1\r\nHost: t\r\nK-Network-Probe: queue\r\n\
+                    Transfer-Encoding: chunked\r\n\r\n";
+        client
+            .send(format!("{head}{end}{INNER}{INNER}{INNER}"))
+            .await;
+        let answered = client.rest().await;
+        let answered = String::from_utf8_lossy(&answered);
+        let answers = answered.matches("HTTP/1.1 ").count();
+        assert!((1..=2).contains(&answers), "{end:?}: {answered}");
+        assert!(
+            answered.matches(" 200 ").count() <= 1,
+            "{end:?}: {answered}"
+        );
+    }
+    let requests = watched.app.seen.requests();
+    assert!(
+        requests
+            .iter()
+            .all(|request| request.target() != "/smuggled")
+    );
     watched.serves().await;
 }
 

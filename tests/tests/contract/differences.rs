@@ -263,3 +263,36 @@ async fn a_connection_whose_request_was_answered_unread_is_closed() {
     assert_eq!(client.response().await.status(), 413);
     assert!(client.rest().await.is_empty());
 }
+
+#[tokio::test]
+async fn a_target_of_64_kib_is_refused_with_414() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port).start().await;
+    let target = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
+    let longest = target(65_534);
+    assert_eq!(proxy.connect().await.get(&longest).await.status(), 200);
+    assert_eq!(app.seen.last().target(), longest);
+    for bytes in [65_535, 65_536, 200_000] {
+        let mut client = proxy.connect().await;
+        client
+            .send(format!("GET {} HTTP/1.1\r\nHost: t\r\n\r\n", target(bytes)))
+            .await;
+        assert_eq!(client.response().await.status(), 414, "{bytes}");
+        assert_eq!(client.rest().await, b"", "{bytes}: it closes");
+    }
+    let query = format!("/?{}", "x".repeat(65_532));
+    assert_eq!(proxy.connect().await.get(&query).await.status(), 200);
+}
+
+#[tokio::test]
+async fn trailers_that_end_with_a_line_feed_alone_are_refused() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port).start().await;
+    let mut client = proxy.connect().await;
+    let head = "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let next = "GET /next HTTP/1.1\r\nHost: t\r\n\r\n";
+    client.send(format!("{head}0\r\n\n{next}")).await;
+    assert_eq!(client.response().await.status(), 400);
+    assert_eq!(client.rest().await, b"", "the connection is closed");
+    assert!(app.seen.requests().iter().all(|seen| seen.target() == "/"));
+}

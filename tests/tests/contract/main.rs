@@ -26,7 +26,10 @@ mod upgrades;
 
 use tests::proxy::Builder;
 
+/// Weir's own binary.
+const OWN: &str = env!("CARGO_BIN_EXE_queue-proxy-under-test");
+
 /// A proxy in front of the user container at `user_port`.
 fn proxy(user_port: u16) -> Builder {
-    Builder::new(env!("CARGO_BIN_EXE_queue-proxy-under-test"), user_port)
+    Builder::new(OWN, user_port)
 }

@@ -476,6 +476,33 @@ async fn weirs_metrics_tell_how_requests_ended() {
 }
 
 #[tokio::test]
+async fn a_roll_out_continues_the_series_of_its_function() {
+    let app = App::saying("hello").await;
+    for (service, configuration, function) in [
+        ("resnet", "resnet-configuration", "resnet"),
+        ("", "resnet-configuration", "resnet-configuration"),
+    ] {
+        for revision in ["resnet-00001", "resnet-00002"] {
+            let proxy = proxy(app.port)
+                .set("SERVING_SERVICE", service)
+                .set("SERVING_CONFIGURATION", configuration)
+                .set("SERVING_REVISION", revision)
+                .concurrency(1)
+                .set("WEIR_SLO", "20s")
+                .start()
+                .await;
+            proxy.connect().await.get("/").await;
+            let labels = [
+                format!("function=\"{function}\""),
+                format!("revision=\"{revision}\""),
+            ];
+            let labels = labels.each_ref().map(String::as_str);
+            counted(&proxy, "weir_requests_in_time_total", &labels, 1.0).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn without_options_there_are_none_of_weirs_metrics() {
     let app = App::saying("hello").await;
     let proxy = measured(&app).start().await;

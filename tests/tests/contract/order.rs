@@ -276,6 +276,27 @@ async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
 }
 
 #[tokio::test]
+async fn a_grpc_timeout_that_cannot_be_used_is_counted_and_not_passed_on() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .start()
+        .await;
+    for (n, bad) in (1..).zip(["0S", "-1S", "100000000H"]) {
+        let line = format!("Grpc-Timeout: {bad}\r\n");
+        let answer = proxy.connect().await.get_with("/", &line).await;
+        assert_eq!(answer.status(), 200, "{bad}");
+        assert_eq!(app.seen.last().header("grpc-timeout"), None, "{bad}");
+        let counted = proxy
+            .metrics()
+            .await
+            .value("weir_unusable_deadline_headers_total", &[]);
+        assert_eq!(counted, Some(f64::from(n)), "{bad}");
+    }
+}
+
+#[tokio::test]
 async fn http2_answers_end_with_the_execution_time() {
     let app = tests::app2::App2::serving(|_| async {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -142,9 +142,12 @@ async fn item_132_an_unreadable_template_ends_the_log_and_nothing_else() {
 #[tokio::test]
 async fn item_132_a_failing_template_says_so_and_what_it_can() {
     let app = App::saying("hello").await;
-    let proxy = logging(&app, r#","requestLogTemplate":"{{.Request.Nope}}""#)
-        .start()
-        .await;
+    let proxy = logging(
+        &app,
+        r#","requestLogTemplate":"{{.Request.Cookie \"absent\"}}""#,
+    )
+    .start()
+    .await;
     proxy.connect().await.get("/x").await;
     eventually("a line", || proxy.stdout().ends_with('\n')).await;
     let line = proxy.stdout();
@@ -153,6 +156,130 @@ async fn item_132_a_failing_template_says_so_and_what_it_can() {
         line.starts_with(start) && line.trim_end().ends_with(", url: /x"),
         "{line}"
     );
+}
+
+#[tokio::test]
+async fn what_a_template_fails_at_is_logged_once_with_the_field() {
+    let app = App::saying("hello").await;
+    let template = r#"{{.Request.Cookie \"absent\"}}"#;
+    let proxy = logging(&app, &format!(r#","requestLogTemplate":"{template}""#))
+        .set(
+            "SERVING_LOGGING_CONFIG",
+            r#"{"level":"info","outputPaths":["stderr"]}"#,
+        )
+        .start()
+        .await;
+    for _ in 0..3 {
+        proxy.connect().await.get("/x").await;
+    }
+    eventually("three lines", || proxy.stdout().matches('\n').count() == 3).await;
+    let log = proxy.stderr();
+    let warnings: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("request-log-template"))
+        .collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    assert!(warnings[0].contains(".Request.Cookie"), "{log}");
+    assert!(warnings[0].to_lowercase().contains("warn"), "{log}");
+}
+
+#[tokio::test]
+async fn a_field_that_does_not_exist_is_refused_at_the_start_with_its_place() {
+    let app = App::saying("hello").await;
+    let proxy = logging(&app, r#","requestLogTemplate":"a\n{{.Request.Nope}}""#)
+        .start()
+        .await;
+    let log = proxy.stderr();
+    assert!(
+        log.contains("line 2, column 12: Nope: .Request has no such field"),
+        "{log}"
+    );
+    assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
+    assert_eq!(proxy.stdout(), "");
+}
+
+/// Templates, a request, and what Knative's own queue-proxy writes of it.
+const WRITTEN: [(&str, &str, &str); 9] = [
+    ("TLS: {{.Request.TLS}}", "", "TLS: <nil>"),
+    ("{{if .Request.TLS}}yes{{else}}no{{end}}", "", "no"),
+    (
+        "{{.Request.Form}} {{.Request.FormValue \"x\"}} {{.Request.PostFormValue \"x\"}}",
+        "",
+        "map[] 1 ",
+    ),
+    (
+        "{{.Request.Form.Get \"x\"}}.{{.Request.Form}}",
+        "",
+        ".map[]",
+    ),
+    (
+        "{{.Request.Cookies}} {{.Request.Cookie \"b\"}}",
+        "Cookie: a=1; b=\"two\"; c\r\n",
+        "[a=1 b=\"two\" c=] b=\"two\"",
+    ),
+    (
+        "{{.Request.URL.Query}} {{.Request.URL.Query.Get \"x\"}} {{.Request.URL.Path}}",
+        "",
+        "map[x:[1 3] y:[2]] 1 /a b",
+    ),
+    (
+        "[{{.Request.Pattern}}] {{.Request.Trailer}} {{.Request.Close}} {{.Request.Body}}",
+        "",
+        "[] map[] false {}",
+    ),
+    ("{{.Request.Close}}", "Connection: close\r\n", "true"),
+    (
+        "{{.Request.Header}} {{.Response.Code}} {{.Revision}}",
+        "X-B: z\r\n",
+        "map[X-B:[z]] 200 {revision-00001 default service configuration \
+         revision-00001-deployment-5d8f-x2v7q 10.0.0.7}",
+    ),
+];
+
+#[tokio::test]
+async fn fields_of_a_request_are_written_as_go_writes_them() {
+    let app = App::saying("hello").await;
+    for (template, lines, written) in WRITTEN {
+        let template = serde_json::Value::from(template);
+        let proxy = logging(&app, &format!(r#","requestLogTemplate":{template}"#))
+            .start()
+            .await;
+        let target = "/a%20b?x=1&y=2&x=3";
+        proxy.connect().await.get_with(target, lines).await;
+        eventually("a line", || proxy.stdout().ends_with('\n')).await;
+        assert_eq!(proxy.stdout(), format!("{written}\n"), "{template}");
+    }
+}
+
+#[tokio::test]
+async fn announced_trailers_of_a_request_are_in_its_line() {
+    let app = App::saying("hello").await;
+    let template = r#","requestLogTemplate":"{{.Request.Trailer}} {{.Request.Header}}""#;
+    let proxy = logging(&app, template).start().await;
+    let mut client = proxy.connect().await;
+    client
+        .send(
+            "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nTrailer: X-T, Y-U\r\n\r\n\
+             3\r\nabc\r\n0\r\nX-T: y\r\n\r\n",
+        )
+        .await;
+    assert_eq!(client.response().await.status(), 200);
+    eventually("a line", || proxy.stdout().ends_with('\n')).await;
+    assert_eq!(proxy.stdout(), "map[X-T:[y] Y-U:[]] map[]\n");
+}
+
+#[tokio::test]
+async fn keys_of_its_configuration_are_read_in_any_case() {
+    let app = App::saying("hello").await;
+    let proxy = proxy(app.port)
+        .set(
+            "OBSERVABILITY_CONFIG",
+            r#"{"EnableRequestLog":true,"REQUESTLOGTEMPLATE":"{{.Request.Method}}"}"#,
+        )
+        .start()
+        .await;
+    proxy.connect().await.get("/").await;
+    eventually("a line", || proxy.stdout() == "GET\n").await;
 }
 
 #[tokio::test]

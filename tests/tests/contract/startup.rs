@@ -37,6 +37,38 @@ async fn item_001_each_missing_variable_is_named_and_ends_the_process() {
     }
 }
 
+#[test]
+fn help_and_version_are_answered_and_other_arguments_refused() {
+    if !is_own() {
+        return;
+    }
+    let run = |arguments: &[&str]| {
+        std::process::Command::new(crate::OWN)
+            .args(arguments)
+            .env_clear()
+            .output()
+            .expect("it runs")
+    };
+    for (arguments, begin) in [
+        (["--help"], "Usage: queue-proxy"),
+        (["-h"], "Usage: queue-proxy"),
+        (["--version"], "queue-proxy 0."),
+        (["-V"], "queue-proxy 0."),
+    ] {
+        let output = run(&arguments);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.starts_with(begin), "{arguments:?}: {printed}");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(output.stderr, b"", "{arguments:?}");
+    }
+    let output = run(&["--port", "1"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--port: not known"), "{said}");
+    // Without arguments the environment is read.
+    assert_eq!(run(&[]).status.code(), Some(1));
+}
+
 #[tokio::test]
 async fn item_002_strings_may_be_empty() {
     let app = App::saying("hello").await;

@@ -7,6 +7,7 @@ use tests::app::App;
 use tests::app2::App2;
 use tests::client::Client;
 use tests::client2::{empty, full};
+use tests::eventually;
 use tests::proxy::{Builder, Proxy};
 use tests::tls::Certificate;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -70,6 +71,34 @@ async fn item_134_both_protocols_are_offered_and_the_plain_port_stays() {
     let response = sender.send_request(request).await.unwrap();
     let (_, body, _) = tests::client2::whole(response).await.unwrap();
     assert_eq!(body, "two");
+}
+
+/// Knative's own test of system-internal TLS looks for these words in the request log.
+#[tokio::test]
+async fn the_request_log_says_what_tls_a_request_came_by() {
+    let certificate = Certificate::new();
+    let app = App::saying("one").await;
+    let proxy = secured(app.port, &certificate, |builder| {
+        builder.set(
+            "OBSERVABILITY_CONFIG",
+            r#"{"enableRequestLog":true,"requestLogTemplate":"TLS: {{.Request.TLS}}|{{if .Request.TLS}}yes{{else}}no{{end}}"}"#,
+        )
+    })
+    .await;
+    proxy.connect().await.get("/").await;
+    eventually("a line", || proxy.stdout().ends_with('\n')).await;
+    assert_eq!(proxy.stdout(), "TLS: <nil>|no\n");
+    get(&certificate, &proxy).await.unwrap();
+    eventually("another", || proxy.stdout().matches('\n').count() == 2).await;
+    let log = proxy.stdout();
+    let line = log.lines().nth(1).unwrap();
+    // TLS 1.3, whole, new, by suite and group, ALPN, the name asked for, and what clients without certificates lack.
+    assert!(line.starts_with("TLS: {772 true false 486"), "{line}");
+    assert!(
+        line.contains(" http/1.1 true data-plane.knative.dev [] [] [] [] [] false false 0x"),
+        "{line}"
+    );
+    assert!(line.ends_with(" 0}|yes"), "{line}");
 }
 
 #[tokio::test]
@@ -264,7 +293,7 @@ async fn a_client_that_leaves_over_tls_cancels_its_request() {
         .write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")
         .await
         .unwrap();
-    tests::eventually("it runs", || app.seen.live() == 1).await;
+    eventually("it runs", || app.seen.live() == 1).await;
     drop(stream);
-    tests::eventually("it is cancelled", || app.seen.cancelled() == 1).await;
+    eventually("it is cancelled", || app.seen.cancelled() == 1).await;
 }

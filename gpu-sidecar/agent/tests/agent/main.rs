@@ -569,4 +569,11 @@ fn a_command_line_that_cannot_be_used_fails_with_2() {
     }
     let help = program().arg("--help").output().unwrap();
     assert_eq!(help.status.code(), Some(0));
+    let version = program().arg("--version").output().unwrap();
+    assert_eq!(version.status.code(), Some(0));
+    let printed = String::from_utf8(version.stdout).unwrap();
+    assert_eq!(
+        printed,
+        format!("gpu-sidecar {}\n", env!("CARGO_PKG_VERSION"))
+    );
 }

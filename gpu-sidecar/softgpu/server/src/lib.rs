@@ -44,7 +44,17 @@ const USAGE: &str = "usage: softgpu-server --folder FOLDER [--detach | --stay]
 
   --folder FOLDER  where its configuration (softgpu.toml), its socket and its ledger are
   --detach         start in the background and come back when it listens; it ends some seconds after its last client
-  --stay           stay without clients, until SIGTERM";
+  --stay           stay without clients, until SIGTERM
+  -V, --version    print the version
+  -h, --help       print this";
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Run(Arguments),
+    Help,
+    Version,
+}
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arguments {
@@ -55,7 +65,7 @@ struct Arguments {
     is_child: bool,
 }
 
-fn arguments(given: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
+fn arguments(given: impl Iterator<Item = OsString>) -> Result<Asked, String> {
     let mut arguments = Arguments::default();
     let mut given = given;
     while let Some(argument) = given.next() {
@@ -67,13 +77,23 @@ fn arguments(given: impl Iterator<Item = OsString>) -> Result<Arguments, String>
             Some("--detach") => arguments.detach = true,
             Some("--stay") => arguments.stay = true,
             Some("--detached-child") => arguments.is_child = true,
+            Some("-h" | "--help") => return Ok(Asked::Help),
+            Some("-V" | "--version") => return Ok(Asked::Version),
             _ => return Err(format!("{}: not known", argument.display())),
         }
     }
     if arguments.folder.as_os_str().is_empty() {
         return Err("--folder is needed".to_owned());
     }
-    Ok(arguments)
+    Ok(Asked::Run(arguments))
+}
+
+/// Prints a line to standard output.
+fn print(line: &str) -> ExitCode {
+    match writeln!(std::io::stdout(), "{line}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }
 
 fn say(why: &str) {
@@ -86,7 +106,11 @@ fn say(why: &str) {
 #[must_use]
 pub fn main(given: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments = match arguments(given) {
-        Ok(arguments) => arguments,
+        Ok(Asked::Run(arguments)) => arguments,
+        Ok(Asked::Help) => return print(USAGE),
+        Ok(Asked::Version) => {
+            return print(concat!("softgpu-server ", env!("CARGO_PKG_VERSION")));
+        }
         Err(why) => {
             say(&format!("{why}\n{USAGE}"));
             return ExitCode::from(2);
@@ -220,10 +244,10 @@ mod tests {
     #[test]
     fn arguments_that_are_wrong_are_named() {
         let parse = |list: &[&str]| arguments(list.iter().map(OsString::from));
-        assert_eq!(
-            parse(&["--folder", "/x", "--stay"]).unwrap().folder,
-            Path::new("/x")
-        );
+        let Ok(Asked::Run(run)) = parse(&["--folder", "/x", "--stay"]) else {
+            panic!("it runs");
+        };
+        assert_eq!(run.folder, Path::new("/x"));
         assert!(parse(&[]).unwrap_err().contains("--folder is needed"));
         assert!(
             parse(&["--folder"])
@@ -231,5 +255,18 @@ mod tests {
                 .contains("a folder is needed")
         );
         assert!(parse(&["--gpu"]).unwrap_err().contains("--gpu: not known"));
+    }
+
+    #[test]
+    fn help_and_version_need_no_folder() {
+        let parse = |given: &str| arguments(std::iter::once(OsString::from(given)));
+        for (given, asked) in [
+            ("-h", Asked::Help),
+            ("--help", Asked::Help),
+            ("-V", Asked::Version),
+            ("--version", Asked::Version),
+        ] {
+            assert_eq!(parse(given), Ok(asked), "{given}");
+        }
     }
 }
