@@ -37,6 +37,7 @@ mod readiness;
 mod relay;
 mod request_log;
 mod respond;
+mod retry;
 mod service;
 mod sniff;
 mod socket;

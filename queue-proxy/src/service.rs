@@ -129,6 +129,7 @@ impl Proxy {
             self.admission.as_ref(),
             &Totals {
                 unusable_headers: self.deadlines.unusable(),
+                retries: self.upstream.retries(),
                 disbelieved_probes: self.disbelieved.load(Ordering::Relaxed),
                 certificate_failures,
                 dropped_lines: crate::lines::stdout().dropped(),
@@ -293,7 +294,13 @@ impl Proxy {
             let method = request.method().clone();
             exchange.dispatch(begun, &method, request.headers_mut());
         }
-        match self.send(request, &asked, informed).await {
+        let refresh = |headers: &mut HeaderMap| {
+            if self.config.options.opted_in() {
+                let now = self.clock.now();
+                self.deadlines.rewrite(headers, &told, arrival, now);
+            }
+        };
+        match self.send(request, &asked, informed, refresh).await {
             Ok((mut response, source)) => {
                 if let Some(exchange) = &exchange {
                     exchange.app_answered(response.status().as_u16());
@@ -376,15 +383,17 @@ impl Proxy {
         acquired.await.map(Some)
     }
 
-    /// Sends a request in the protocol in which it came; returns at the head of the answer.
+    /// Sends a request in the protocol in which it came; returns at the head of the answer. `refresh` brings its
+    /// headers up to date before it is sent a second time.
     async fn send(
         &self,
         request: &mut Request<ClientBody>,
         asked: &Asked,
         informed: Option<&Arc<AtomicBool>>,
+        refresh: impl Fn(&mut HeaderMap),
     ) -> Result<(Response<Incoming>, Source), UpstreamError> {
         if asked.http2 {
-            let sent = self.upstream.send_http2(std::mem::take(request));
+            let sent = self.upstream.send_http2(std::mem::take(request), refresh);
             let (response, stream) = Box::pin(sent).await?;
             return Ok((response, Source::Http2(stream)));
         }
@@ -401,7 +410,7 @@ impl Proxy {
                 }
             });
         }
-        let sent = self.upstream.send(request).await;
+        let sent = self.upstream.send(request, refresh).await;
         if let Some(hold) = hold {
             hold.answered();
         }
