@@ -22,6 +22,7 @@ use policy::gate::{Order, RefuseReason, Settings};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::activator::ActivatorShare;
 use crate::admission::{Admission, Claim, Permit, Refused};
 use crate::body::ProxyBody;
 use crate::client_body::{ClientBody, ReadAhead};
@@ -60,6 +61,7 @@ pub(crate) struct Proxy {
     observer: Arc<Observer>,
     /// `K-Kubelet-Probe` headers that were not believed.
     disbelieved: AtomicU64,
+    activator: ActivatorShare,
 }
 
 impl Proxy {
@@ -107,6 +109,7 @@ impl Proxy {
             read_ahead: Arc::default(),
             observer,
             disbelieved: AtomicU64::new(0),
+            activator: ActivatorShare::default(),
             config,
         })
     }
@@ -130,6 +133,7 @@ impl Proxy {
             &Totals {
                 unusable_headers: self.deadlines.unusable(),
                 retries: self.upstream.retries(),
+                through_activator: self.activator.through(),
                 disbelieved_probes: self.disbelieved.load(Ordering::Relaxed),
                 certificate_failures,
                 dropped_lines: crate::lines::stdout().dropped(),
@@ -271,6 +275,9 @@ impl Proxy {
         if !self.is_kubelet(client, request.headers()) {
             let proxied = request.headers().get(headers::PROXY_REQUEST);
             let proxied = proxied.is_some_and(|value| value == "activator");
+            if self.config.options.opted_in() {
+                self.activator.note(proxied);
+            }
             in_flight.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
             match self.admit(client, request, arrival, &told).await {
                 Ok(permit) => in_flight.permit = permit,
