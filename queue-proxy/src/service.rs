@@ -100,7 +100,11 @@ impl Proxy {
         Arc::new(Self {
             clock,
             admission,
-            deadlines: Deadlines::new(config.options.slo, config.request_timeout),
+            deadlines: Deadlines::new(
+                config.options.slo,
+                config.options.trust_budget,
+                config.request_timeout,
+            ),
             upstream: Upstream::new(config.user_port, config.idle_connections()),
             stat,
             drain,
