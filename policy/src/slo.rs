@@ -5,6 +5,20 @@ use crate::{Span, Time};
 /// The smallest budget that is handed on: a hop that has used up the budget still says "at once".
 pub const BUDGET_MIN: Span = Span::from_millis(1);
 
+/// Whose word on the time that a request has left counts (design 4.1, `trust-budget`).
+///
+/// Whoever states less time than it needs starts before others of its function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Trust {
+    /// Any client's.
+    #[default]
+    All,
+    /// Any client's, but what it states counts as at least half of the revision's `slo`.
+    Floor,
+    /// No client's. Nothing proves yet that a request comes from a hop of Weir, so nobody's.
+    None,
+}
+
 /// What is known of a request's objective when it arrives. All spans count from the arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Signals {
@@ -18,6 +32,8 @@ pub struct Signals {
     pub slo: Option<Span>,
     /// The revision's request timeout.
     pub revision_timeout: Span,
+    /// Whether the first three, which the request itself states, count.
+    pub trust: Trust,
 }
 
 /// When a request must be answered.
@@ -35,16 +51,24 @@ impl Signals {
     /// Objective = budget, else the smaller of `grpc-timeout` and `slo`. Limit = the smaller of the
     /// gateway's and the revision's timeout; it cuts an objective and never makes one. Without an
     /// objective the deadline is arrival + revision timeout.
+    ///
+    /// What the request itself states of the three counts as [`Trust`] says, the gateway's limit included: a
+    /// client can send that header as well.
     #[must_use]
     pub fn deadline(&self, arrival: Time) -> Deadline {
-        let asked = match self.budget {
+        let believed = |stated: Option<Span>| match self.trust {
+            Trust::All => stated,
+            Trust::Floor => stated.map(|stated| stated.max(self.floor())),
+            Trust::None => None,
+        };
+        let asked = match believed(self.budget) {
             Some(budget) => Some(budget),
-            None => match (self.grpc_timeout, self.slo) {
+            None => match (believed(self.grpc_timeout), self.slo) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             },
         };
-        let limit = match self.gateway_limit {
+        let limit = match believed(self.gateway_limit) {
             Some(gateway) => gateway.min(self.revision_timeout),
             None => self.revision_timeout,
         };
@@ -53,6 +77,11 @@ impl Signals {
             at: arrival.after(objective.unwrap_or(self.revision_timeout)),
             objective,
         }
+    }
+
+    /// The least that counts under [`Trust::Floor`].
+    fn floor(&self) -> Span {
+        Span(self.slo.unwrap_or_default().0 / 2)
     }
 }
 
@@ -91,6 +120,7 @@ mod tests {
         gateway_limit: None,
         slo: None,
         revision_timeout: Span::from_secs(300),
+        trust: Trust::All,
     };
 
     #[test]
@@ -198,6 +228,59 @@ mod tests {
                 objective: None
             }
         );
+    }
+
+    #[test]
+    fn with_a_floor_nothing_counts_as_less_than_half_of_the_slo() {
+        let floor = |slo, budget, grpc_timeout, gateway_limit| {
+            let span = |ms: Option<u64>| ms.map(Span::from_millis);
+            objective(Signals {
+                budget: span(budget),
+                grpc_timeout: span(grpc_timeout),
+                gateway_limit: span(gateway_limit),
+                slo: span(slo),
+                trust: Trust::Floor,
+                ..BASE
+            })
+        };
+        let slo = Some(200);
+        assert_eq!(floor(slo, Some(1), None, None), Some(100));
+        assert_eq!(floor(slo, Some(150), None, None), Some(150));
+        assert_eq!(floor(slo, Some(900), None, None), Some(900));
+        assert_eq!(floor(slo, None, Some(1), None), Some(100));
+        assert_eq!(floor(slo, None, None, Some(1)), Some(100));
+        assert_eq!(floor(slo, Some(900), None, Some(150)), Some(150));
+        assert_eq!(floor(None, Some(1), None, None), Some(1));
+        let longer = Signals {
+            budget: Some(Span::from_millis(1)),
+            slo: Some(Span::from_secs(800)),
+            trust: Trust::Floor,
+            ..BASE
+        };
+        assert_eq!(objective(longer), Some(300_000));
+    }
+
+    #[test]
+    fn without_trust_the_slo_is_the_objective_whatever_a_request_states() {
+        let stated = Signals {
+            budget: Some(Span::from_millis(1)),
+            grpc_timeout: Some(Span::from_millis(2)),
+            gateway_limit: Some(Span::from_millis(3)),
+            slo: Some(Span::from_millis(200)),
+            trust: Trust::None,
+            ..BASE
+        };
+        assert_eq!(objective(stated), Some(200));
+        let longer = Signals {
+            slo: Some(Span::from_secs(400)),
+            ..stated
+        };
+        assert_eq!(objective(longer), Some(300_000));
+        let best_effort = Signals {
+            slo: None,
+            ..stated
+        };
+        assert_eq!(objective(best_effort), None);
     }
 
     #[test]

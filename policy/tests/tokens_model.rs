@@ -67,6 +67,8 @@ struct Model {
     probes: u64,
 }
 
+/// The scheduler asks for no wake earlier than this.
+const WAKE_STEP: u64 = 20_000;
 /// The longest time for which a pod waits after tokens that it did not use: from a debt of 10 ms to a credit of 10 ms at 1.5 %.
 const BACK_OFF_MAX: u64 = 1_334 * MS;
 
@@ -245,7 +247,8 @@ impl Pair {
 
     fn wake_a_copy_early(&self, now: u64, random: &mut Random, context: &str) {
         let wake = self.one.next_wake().map_or(now + SECOND, |wake| wake.0);
-        if wake > now + 1 {
+        // Nothing is asked for earlier than that, also where it is due.
+        if wake > now + WAKE_STEP {
             let mut copy = self.one.clone();
             let mut actions = Vec::new();
             let early = now + random.below(wake - now);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use policy::class;
 use policy::gate::{Late, Order, Settings};
+use policy::slo::Trust;
 
 use crate::admission::{Admission, Claim};
 use crate::clock::Clock;
@@ -41,7 +42,11 @@ impl IdleGate {
         };
         Self {
             admission: Admission::new(settings, clock),
-            deadlines: Deadlines::new(Some(Duration::from_secs(1)), Duration::from_secs(300)),
+            deadlines: Deadlines::new(
+                Some(Duration::from_secs(1)),
+                Trust::All,
+                Duration::from_secs(300),
+            ),
             clock,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use policy::slo::{Deadline, Signals, budget_left};
+use policy::slo::{Deadline, Signals, Trust, budget_left};
 use policy::{Span, Time};
 
 const BUDGET: HeaderName = HeaderName::from_static("weir-budget-ms");
@@ -17,6 +17,7 @@ const PREFIX: &str = "weir-";
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     slo: Option<Span>,
+    trust: Trust,
     revision_timeout: Span,
     /// Values that could not be used, since the start.
     unusable: AtomicU64,
@@ -32,11 +33,12 @@ pub(crate) struct Told {
 }
 
 impl Deadlines {
-    /// For a revision with this objective and request timeout.
+    /// For a revision with this objective and request timeout, which trusts what requests state so far.
     #[must_use]
-    pub(crate) fn new(slo: Option<Duration>, revision_timeout: Duration) -> Self {
+    pub(crate) fn new(slo: Option<Duration>, trust: Trust, revision_timeout: Duration) -> Self {
         Self {
             slo: slo.map(Span::from),
+            trust,
             revision_timeout: revision_timeout.into(),
             unusable: AtomicU64::new(0),
         }
@@ -61,6 +63,7 @@ impl Deadlines {
             gateway_limit: self.value(headers, &ENVOY_TIMEOUT, parse_millis),
             slo: self.slo,
             revision_timeout: self.revision_timeout,
+            trust: self.trust,
         };
         Told {
             deadline: signals.deadline(arrival),
@@ -185,7 +188,8 @@ mod tests {
     }
 
     fn deadlines(slo_ms: Option<u64>) -> Deadlines {
-        Deadlines::new(slo_ms.map(Duration::from_millis), Duration::from_secs(10))
+        let slo = slo_ms.map(Duration::from_millis);
+        Deadlines::new(slo, Trust::All, Duration::from_secs(10))
     }
 
     #[test]

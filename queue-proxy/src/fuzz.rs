@@ -4,6 +4,7 @@
 
 use http::{HeaderMap, HeaderValue, Method, Version};
 use policy::Time;
+use policy::slo::Trust;
 
 use crate::deadline::{self, Deadlines};
 use crate::observability::Observability;
@@ -65,7 +66,7 @@ fn grpc_timeout(text: &str) {
 fn budget(text: &str) {
     let timeout = std::time::Duration::from_secs(300);
     let arrival = Time(1_000_000_000);
-    let deadlines = Deadlines::new(Some(std::time::Duration::from_secs(1)), timeout);
+    let deadlines = Deadlines::new(Some(std::time::Duration::from_secs(1)), Trust::All, timeout);
     for name in [
         "weir-budget-ms",
         "grpc-timeout",

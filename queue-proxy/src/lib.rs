@@ -4,6 +4,7 @@
 //! it is a module of its own. Decisions are `policy`'s; this crate holds the sockets around them.
 #![forbid(unsafe_code)]
 
+mod activator;
 mod admin;
 mod admission;
 #[doc(hidden)]
@@ -38,6 +39,7 @@ mod readiness;
 mod relay;
 mod request_log;
 mod respond;
+mod retry;
 mod service;
 mod sniff;
 mod socket;

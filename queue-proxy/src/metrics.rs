@@ -312,6 +312,8 @@ pub(crate) struct WeirMetrics {
     waiting: IntGauge,
     dispatches: IntCounterVec,
     unusable_headers: IntCounter,
+    retries: IntCounter,
+    through_activator: IntCounter,
     disbelieved_probes: IntCounter,
     certificate_failures: IntCounter,
     dropped_lines: IntCounter,
@@ -323,6 +325,10 @@ pub(crate) struct WeirMetrics {
 pub(crate) struct Totals {
     /// Deadline headers that could not be used.
     pub unusable_headers: u64,
+    /// Requests sent to the user container a second time.
+    pub retries: u64,
+    /// Requests that came through the activator.
+    pub through_activator: u64,
     /// `K-Kubelet-Probe` headers from elsewhere than the node.
     pub disbelieved_probes: u64,
     /// Certificates that could not be used when they changed.
@@ -433,6 +439,14 @@ impl WeirMetrics {
                 "weir_unusable_deadline_headers_total",
                 "Deadline headers that could not be used.",
             )?,
+            retries: counter(
+                "weir_upstream_retries_total",
+                "Requests sent once more on a new connection, since the user container closed theirs without an answer.",
+            )?,
+            through_activator: counter(
+                "weir_requests_through_activator_total",
+                "Requests that came through Knative's activator, where they may have waited unseen by this pod.",
+            )?,
             disbelieved_probes: counter(
                 "weir_disbelieved_kubelet_probes_total",
                 "K-Kubelet-Probe headers from elsewhere than the node, which bypass nothing.",
@@ -488,6 +502,8 @@ impl WeirMetrics {
         }
         for (counter, total) in [
             (&self.unusable_headers, totals.unusable_headers),
+            (&self.retries, totals.retries),
+            (&self.through_activator, totals.through_activator),
             (&self.disbelieved_probes, totals.disbelieved_probes),
             (&self.certificate_failures, totals.certificate_failures),
             (&self.dropped_lines, totals.dropped_lines),

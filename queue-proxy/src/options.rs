@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use policy::gate::Late;
+use policy::slo::Trust;
 
 use crate::env::Environment;
 use crate::limits::{self, Limits};
@@ -25,12 +26,13 @@ const SLO_PERCENTILE_DEFAULT: f64 = 98.0;
 
 /// Every annotation of Weir. Those that this program does not act on belong to its other parts; setting one
 /// opts the revision in all the same.
-pub(crate) const KEYS: [&str; 16] = [
+pub(crate) const KEYS: [&str; 17] = [
     "slo",
     "concurrency",
     "slo-percentile",
     "late",
     "queue-depth",
+    "trust-budget",
     "mid-stream-timeout",
     "function",
     "version",
@@ -72,6 +74,8 @@ pub(crate) struct Options {
     pub variant: Option<String>,
     /// How many requests may wait.
     pub queue_depth: Option<usize>,
+    /// Whose word on a request's budget counts.
+    pub trust_budget: Trust,
     /// How a response that has begun ends at a timeout.
     pub mid_stream_timeout: MidStreamTimeout,
     /// How much of the process one client may take.
@@ -101,6 +105,7 @@ impl Default for Options {
             function: None,
             variant: None,
             queue_depth: None,
+            trust_budget: Trust::default(),
             mid_stream_timeout: MidStreamTimeout::default(),
             limits: Limits::default(),
             problems: Vec::new(),
@@ -175,6 +180,21 @@ impl Options {
                 _ => Err("allowed: serve, shed".to_owned()),
             },
             "queue-depth" => integer(value, 1, QUEUE_DEPTH_MAX).map(|n| self.queue_depth = Some(n)),
+            "trust-budget" => match value {
+                "all" => {
+                    self.trust_budget = Trust::All;
+                    Ok(())
+                }
+                "floor" => {
+                    self.trust_budget = Trust::Floor;
+                    Ok(())
+                }
+                "none" => {
+                    self.trust_budget = Trust::None;
+                    Ok(())
+                }
+                _ => Err("allowed: all, floor, none".to_owned()),
+            },
             "mid-stream-timeout" => match value {
                 "text" => {
                     self.mid_stream_timeout = MidStreamTimeout::Text;
@@ -356,6 +376,28 @@ mod tests {
         assert_eq!(options.slo, Some(Duration::from_secs(90)));
         assert_eq!(options.late, LateOption(Late::Shed));
         assert_eq!(options.queue_depth, Some(7));
+    }
+
+    #[test]
+    fn whose_budget_counts_is_an_option() {
+        let trust = |variables: &[(&'static str, &str)]| {
+            let options = read_with("weir.dev/trust-budget=\"none\"\n", variables);
+            assert!(options.opted_in());
+            (options.trust_budget, options.problems)
+        };
+        assert_eq!(trust(&[]), (Trust::None, Vec::new()));
+        for (value, expected) in [
+            ("all", Trust::All),
+            ("floor", Trust::Floor),
+            ("none", Trust::None),
+        ] {
+            let variables = [("WEIR_TRUST_BUDGET", value)];
+            assert_eq!(trust(&variables), (expected, Vec::new()));
+        }
+        let (kept, problems) = trust(&[("WEIR_TRUST_BUDGET", "some")]);
+        assert_eq!(kept, Trust::None);
+        assert!(problems[0].contains("allowed: all, floor, none"));
+        assert_eq!(Options::default().trust_budget, Trust::All);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use policy::gate::{Order, RefuseReason, Settings};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::activator::ActivatorShare;
 use crate::admission::{Admission, Claim, Permit, Refused};
 use crate::body::ProxyBody;
 use crate::client_body::{ClientBody, ReadAhead};
@@ -60,6 +61,7 @@ pub(crate) struct Proxy {
     observer: Arc<Observer>,
     /// `K-Kubelet-Probe` headers that were not believed.
     disbelieved: AtomicU64,
+    activator: ActivatorShare,
 }
 
 impl Proxy {
@@ -98,7 +100,11 @@ impl Proxy {
         Arc::new(Self {
             clock,
             admission,
-            deadlines: Deadlines::new(config.options.slo, config.request_timeout),
+            deadlines: Deadlines::new(
+                config.options.slo,
+                config.options.trust_budget,
+                config.request_timeout,
+            ),
             upstream: Upstream::new(config.user_port, config.idle_connections()),
             stat,
             drain,
@@ -107,6 +113,7 @@ impl Proxy {
             read_ahead: Arc::default(),
             observer,
             disbelieved: AtomicU64::new(0),
+            activator: ActivatorShare::default(),
             config,
         })
     }
@@ -129,6 +136,8 @@ impl Proxy {
             self.admission.as_ref(),
             &Totals {
                 unusable_headers: self.deadlines.unusable(),
+                retries: self.upstream.retries(),
+                through_activator: self.activator.through(),
                 disbelieved_probes: self.disbelieved.load(Ordering::Relaxed),
                 certificate_failures,
                 dropped_lines: crate::lines::stdout().dropped(),
@@ -275,6 +284,9 @@ impl Proxy {
         if !self.is_kubelet(client, request.headers()) {
             let proxied = request.headers().get(headers::PROXY_REQUEST);
             let proxied = proxied.is_some_and(|value| value == "activator");
+            if self.config.options.opted_in() {
+                self.activator.note(proxied);
+            }
             in_flight.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
             match self.admit(client, request, arrival, &told).await {
                 Ok(permit) => in_flight.permit = permit,
@@ -298,7 +310,13 @@ impl Proxy {
             let method = request.method().clone();
             exchange.dispatch(begun, &method, request.headers_mut());
         }
-        match self.send(request, &asked, informed).await {
+        let refresh = |headers: &mut HeaderMap| {
+            if self.config.options.opted_in() {
+                let now = self.clock.now();
+                self.deadlines.rewrite(headers, &told, arrival, now);
+            }
+        };
+        match self.send(request, &asked, informed, refresh).await {
             Ok((mut response, source)) => {
                 if let Some(exchange) = &exchange {
                     exchange.app_answered(response.status().as_u16());
@@ -381,15 +399,17 @@ impl Proxy {
         acquired.await.map(Some)
     }
 
-    /// Sends a request in the protocol in which it came; returns at the head of the answer.
+    /// Sends a request in the protocol in which it came; returns at the head of the answer. `refresh` brings its
+    /// headers up to date before it is sent a second time.
     async fn send(
         &self,
         request: &mut Request<ClientBody>,
         asked: &Asked,
         informed: Option<&Arc<AtomicBool>>,
+        refresh: impl Fn(&mut HeaderMap),
     ) -> Result<(Response<Incoming>, Source), UpstreamError> {
         if asked.http2 {
-            let sent = self.upstream.send_http2(std::mem::take(request));
+            let sent = self.upstream.send_http2(std::mem::take(request), refresh);
             let (response, stream) = Box::pin(sent).await?;
             return Ok((response, Source::Http2(stream)));
         }
@@ -406,7 +426,7 @@ impl Proxy {
                 }
             });
         }
-        let sent = self.upstream.send(request).await;
+        let sent = self.upstream.send(request, refresh).await;
         if let Some(hold) = hold {
             hold.answered();
         }

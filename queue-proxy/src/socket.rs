@@ -37,6 +37,11 @@ impl Budget {
         self.set(usize::MAX);
     }
 
+    /// Returns how many bytes may still be read.
+    pub(crate) fn left(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
     fn spend(&self, bytes: usize) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left == usize::MAX {

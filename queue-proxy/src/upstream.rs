@@ -10,13 +10,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use crate::client_body::ClientBody;
 use crate::connection::keep_alive;
 use crate::limits::{HEAD_BYTES_MAX, HEAD_LINES_MAX};
+use crate::retry;
 use crate::socket::{Budget, Socket};
 
 /// An idle connection is closed after this time.
@@ -119,6 +120,10 @@ pub(crate) struct Upstream {
     http2: Mutex<Vec<Http2>>,
     /// One HTTP/2 connection is made at a time; those who wait find it made.
     http2_dialing: Semaphore,
+    /// How many HTTP/2 connections were made.
+    http2_made: AtomicU64,
+    /// Requests sent a second time, since the start.
+    retries: AtomicU64,
 }
 
 /// Idle connections, the one used last at the end. Boxed once, then moved about: one is 700 bytes.
@@ -137,11 +142,30 @@ pub(crate) struct Connection {
 
 #[derive(Debug)]
 struct Http2 {
+    /// Grows from connection to connection.
+    number: u64,
     sender: http2::SendRequest<ClientBody>,
     idle_since: Instant,
     streams: Arc<AtomicUsize>,
     /// How many streams the user container allows at once.
     streams_max: Arc<AtomicUsize>,
+}
+
+/// A place on an HTTP/2 connection.
+struct Taken {
+    sender: http2::SendRequest<ClientBody>,
+    stream: Stream,
+    /// The connection's number.
+    number: u64,
+    /// The connection was there before.
+    is_reused: bool,
+}
+
+/// An exchange without an answer.
+struct Failed {
+    error: TrySendError<Request<ClientBody>>,
+    /// No byte of an answer was read.
+    is_unanswered: bool,
 }
 
 /// A stream of an HTTP/2 connection, counted as long as this lives.
@@ -159,6 +183,8 @@ impl Upstream {
             idle: Mutex::new(Vec::new()),
             http2: Mutex::new(Vec::new()),
             http2_dialing: Semaphore::new(1),
+            http2_made: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
         })
     }
 
@@ -167,9 +193,16 @@ impl Upstream {
         &self.host
     }
 
+    /// Returns how many requests were sent a second time after the user container may have seen them.
+    pub(crate) fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
+    }
+
     /// Sends a request over HTTP/1 and returns the response head with the connection that carries it.
     ///
-    /// A request of which no byte was written is sent again on another connection; any other is not.
+    /// A request of which no byte was written is sent again on another connection. One that [`retry`] allows, whose
+    /// connection was used before and closed before a byte of an answer, is sent once more on a new connection;
+    /// `refresh` brings its headers up to date. Any other is sent once.
     /// It is taken from where it stands when it goes to the socket: each step that it were handed through by
     /// value would keep room for it in every request's future.
     ///
@@ -178,21 +211,35 @@ impl Upstream {
     pub(crate) async fn send(
         &self,
         request: &mut Request<ClientBody>,
+        refresh: impl Fn(&mut HeaderMap),
     ) -> Result<(Response<Incoming>, Box<Connection>), UpstreamError> {
-        loop {
-            let (mut connection, reused) = match self.take_idle().await {
-                Some(connection) => (connection, true),
-                // Boxed, as all that is rare on the way: a request's future has room for the largest step.
-                None => (Box::pin(self.connect()).await?, false),
-            };
-            match connection.exchange(request).await {
+        while let Some(mut connection) = self.take_idle().await {
+            let copy = retry::copy_of(request);
+            let mut failed = match connection.exchange(request).await {
                 Ok(response) => return Ok((response, connection)),
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) if reused => *request = unsent,
-                    _ => return Err(UpstreamError::from_hyper(error.into_error())),
-                },
+                Err(failed) => failed,
+            };
+            match (failed.error.take_message(), copy) {
+                (Some(unsent), _) => *request = unsent,
+                (None, Some(copy)) if failed.is_unanswered => {
+                    *request = *copy;
+                    self.note_retry(request, &refresh);
+                    break;
+                }
+                _ => return Err(UpstreamError::from_hyper(failed.error.into_error())),
             }
         }
+        // Boxed, as all that is rare on the way: a request's future has room for the largest step.
+        let mut connection = Box::pin(self.connect()).await?;
+        match connection.exchange(request).await {
+            Ok(response) => Ok((response, connection)),
+            Err(failed) => Err(UpstreamError::from_hyper(failed.error.into_error())),
+        }
+    }
+
+    fn note_retry(&self, request: &mut Request<ClientBody>, refresh: impl Fn(&mut HeaderMap)) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+        refresh(request.headers_mut());
     }
 
     /// Keeps a connection for the next request, unless there are enough or it is of no more use.
@@ -229,35 +276,49 @@ impl Upstream {
 
     /// Sends a request over HTTP/2, on a connection that it shares.
     ///
+    /// What is sent again, and when, is as in [`Upstream::send`]; a stream that the user container refused counts
+    /// as one whose connection closed. An interim response cannot be seen here, so it does not count as an answer.
+    ///
     /// # Errors
     /// No connection, no answer, or one that is not HTTP/2.
     pub(crate) async fn send_http2(
         &self,
         mut request: Request<ClientBody>,
+        refresh: impl Fn(&mut HeaderMap),
     ) -> Result<(Response<Incoming>, Stream), UpstreamError> {
         *request.version_mut() = Version::HTTP_2;
+        // Connections up to this number are not used.
+        let mut failed_on = None;
         loop {
-            let (mut sender, stream, reused) = self.http2_stream().await?;
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, stream)),
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) if reused => request = unsent,
-                    _ => return Err(UpstreamError::from_hyper(error.into_error())),
-                },
+            let mut taken = self.http2_stream(failed_on).await?;
+            let may_retry = taken.is_reused && failed_on.is_none();
+            let copy = may_retry.then(|| retry::copy_of(&request)).flatten();
+            let mut error = match taken.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, taken.stream)),
+                Err(error) => error,
+            };
+            match (error.take_message(), copy) {
+                (Some(unsent), _) if taken.is_reused => request = unsent,
+                (None, Some(copy)) if retry::is_unprocessed(error.error()) => {
+                    request = *copy;
+                    self.note_retry(&mut request, &refresh);
+                    failed_on = Some(taken.number);
+                }
+                _ => return Err(UpstreamError::from_hyper(error.into_error())),
             }
         }
     }
 
-    async fn http2_stream(
-        &self,
-    ) -> Result<(http2::SendRequest<ClientBody>, Stream, bool), UpstreamError> {
-        if let Some((sender, stream)) = self.http2_stream_of_open() {
-            return Ok((sender, stream, true));
+    /// Returns a stream of an open connection with room for it, else of a new one. After a failure, only of
+    /// connections made after the one that failed.
+    async fn http2_stream(&self, failed_on: Option<u64>) -> Result<Taken, UpstreamError> {
+        if let Some(taken) = self.http2_stream_of_open(failed_on) {
+            return Ok(taken);
         }
         // Closed never: it lives as long as `self`.
         let _dialing = self.http2_dialing.acquire().await;
-        if let Some((sender, stream)) = self.http2_stream_of_open() {
-            return Ok((sender, stream, true));
+        if let Some(taken) = self.http2_stream_of_open(failed_on) {
+            return Ok(taken);
         }
         let socket = self.dial().await?;
         let (sender, mut driver) = http2::Builder::new(TokioExecutor::new())
@@ -269,7 +330,9 @@ impl Upstream {
             .await
             .map_err(UpstreamError::from_hyper)?;
         let streams_max = Arc::new(AtomicUsize::new(driver.current_max_send_streams()));
+        let number = self.http2_made.fetch_add(1, Ordering::Relaxed);
         let connection = Http2 {
+            number,
             sender: sender.clone(),
             idle_since: Instant::now(),
             streams: Arc::new(AtomicUsize::new(1)),
@@ -287,26 +350,34 @@ impl Upstream {
             })
         }));
         self.http2().push(connection);
-        Ok((sender, Stream(streams), false))
+        Ok(Taken {
+            sender,
+            stream: Stream(streams),
+            number,
+            is_reused: false,
+        })
     }
 
-    /// A stream of a connection with room for it; where there are as many connections as there may be, of the
-    /// one with the fewest streams, on which it waits until the user container allows it.
-    fn http2_stream_of_open(&self) -> Option<(http2::SendRequest<ClientBody>, Stream)> {
+    /// Returns a stream of a connection with room for it; where there are as many connections as there may be, of
+    /// the one with the fewest streams, on which it waits until the user container allows it.
+    fn http2_stream_of_open(&self, failed_on: Option<u64>) -> Option<Taken> {
         let mut connections = self.http2();
         connections.retain(|connection| !connection.sender.is_closed());
         let streams = |connection: &&Http2| connection.streams.load(Ordering::Relaxed);
         let with_room = connections.iter().find(|connection| {
-            streams(connection) < connection.streams_max.load(Ordering::Relaxed)
+            failed_on.is_none_or(|failed| connection.number > failed)
+                && streams(connection) < connection.streams_max.load(Ordering::Relaxed)
         });
         let is_full = connections.len() >= HTTP2_CONNECTIONS_MAX;
         let least = || connections.iter().min_by_key(streams).filter(|_| is_full);
         let connection = with_room.or_else(least)?;
         connection.streams.fetch_add(1, Ordering::Relaxed);
-        Some((
-            connection.sender.clone(),
-            Stream(Arc::clone(&connection.streams)),
-        ))
+        Some(Taken {
+            sender: connection.sender.clone(),
+            stream: Stream(Arc::clone(&connection.streams)),
+            number: connection.number,
+            is_reused: true,
+        })
     }
 
     /// The connection that was idle for the shortest time and is still open.
@@ -411,7 +482,7 @@ impl Connection {
     async fn exchange(
         &mut self,
         request: &mut Request<ClientBody>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<ClientBody>>> {
+    ) -> Result<Response<Incoming>, Failed> {
         self.budget.set(HEADS_BYTES_MAX);
         let mut answer = pin!(self.sender.try_send_request(std::mem::take(request)));
         let driver = &mut self.driver;
@@ -422,8 +493,12 @@ impl Connection {
             answer.as_mut().poll(cx)
         })
         .await;
+        let is_unanswered = self.budget.left() == HEADS_BYTES_MAX;
         self.budget.lift();
-        answer
+        answer.map_err(|error| Failed {
+            error,
+            is_unanswered,
+        })
     }
 }
 

@@ -8,6 +8,7 @@ mod limits;
 mod memory;
 mod slow;
 mod smuggling;
+mod trust;
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use tests::SLACK;
-use tests::app::{App, ok};
+use tests::app::App;
 use tests::message::Kind;
 
 use crate::proxy;
@@ -116,23 +116,6 @@ async fn a_head_has_at_most_a_thousand_lines() {
             .status(),
         431
     );
-}
-
-#[tokio::test]
-async fn a_request_that_may_have_reached_the_app_is_never_sent_again() {
-    let app = App::raw(|mut connection| async move {
-        // Answers the first request of a connection and dies on the second.
-        if connection.request().await.is_some() {
-            connection.write(ok("hello")).await;
-            connection.request().await;
-        }
-    })
-    .await;
-    let proxy = proxy(app.port).start().await;
-    let mut client = proxy.connect().await;
-    assert_eq!(client.get("/").await.status(), 200);
-    assert_eq!(client.get("/").await.status(), 502);
-    assert_eq!(app.seen.count(), 2);
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ mod plain;
 mod probes;
 mod readiness;
 mod request_log;
+mod retries;
 mod startup;
 mod stat;
 mod streaming;

@@ -578,3 +578,40 @@ async fn what_is_shed_counts_in_the_stat() {
     let shed = proxy.metrics().await.value("weir_requests_total", &shed);
     assert!(shed >= Some(9.0), "{shed:?}");
 }
+
+#[tokio::test]
+async fn a_revision_behind_the_activator_is_reported_once_with_the_annotation_to_set() {
+    const SERIES: &str = "weir_requests_through_activator_total";
+    let app = App::saying("hello").await;
+    let opted_in = |slo| proxy(app.port).concurrency(1).set("WEIR_SLO", slo);
+    let reports = |proxy: &Proxy| {
+        let log = proxy.stdout() + &proxy.stderr();
+        let lines = log.lines().filter(|line| {
+            line.contains("autoscaling.knative.dev/target-burst-capacity") && line.contains("WARN")
+        });
+        lines.count()
+    };
+    let behind = opted_in("1s").start().await;
+    let beside = opted_in("1s").start().await;
+    let off = proxy(app.port).concurrency(1).start().await;
+    for (proxy, every) in [(&behind, 1), (&beside, 2), (&off, 1)] {
+        let mut client = proxy.connect().await;
+        for n in 0..500 {
+            let lines = if n % every == 0 {
+                "K-Proxy-Request: activator\r\n"
+            } else {
+                "K-Proxy-Request: other\r\n"
+            };
+            assert_eq!(client.get_with("/", lines).await.status(), 200);
+        }
+    }
+    eventually("it is reported", || reports(&behind) == 1).await;
+    counted(&behind, SERIES, &[], 500.0).await;
+    counted(&beside, SERIES, &[], 250.0).await;
+    assert_eq!((reports(&beside), reports(&off)), (0, 0));
+    // Probes are no requests.
+    let probe = "K-Proxy-Request: activator\r\nK-Network-Probe: queue\r\nUser-Agent: Knative-Activator-Probe\r\n";
+    behind.connect().await.get_with("/", probe).await;
+    counted(&behind, SERIES, &[], 500.0).await;
+    assert_eq!(reports(&behind), 1);
+}
