@@ -22,7 +22,7 @@ use crate::puppet::{Other, Puppet};
 /// Of slot 0.
 pub(crate) const UUID: [u8; 16] = [0; 16];
 /// Whatever is waited for has to come within this time.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn pause(milliseconds: i64) {
     let moment = Timespec {
