@@ -10,9 +10,19 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use crate::message::{Kind, Message, read_body, read_chunk, read_head};
+use crate::{PATIENCE, eventually};
 
-/// No test waits longer for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a process that has read a request may need to put it where it waits.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// An address as the system's table of connections writes it: the machine's order of bytes for the address, not for the port.
+fn table_address(address: SocketAddr) -> String {
+    let SocketAddr::V4(address) = address else {
+        panic!("{address}: tests speak IPv4");
+    };
+    let ip = u32::from_ne_bytes(address.ip().octets());
+    format!("{ip:08X}:{:04X}", address.port())
+}
 
 /// One connection.
 #[derive(Debug)]
@@ -47,6 +57,32 @@ impl Client {
             .write_all(bytes.as_ref())
             .await
             .expect("the connection is open");
+    }
+
+    /// Waits until the other process has read all that was sent, as the system's table of connections says, and has had a
+    /// moment to do something about it.
+    ///
+    /// # Panics
+    /// If it has not within [`PATIENCE`].
+    pub async fn is_read(&self) {
+        let [own, peer] = [self.writer.local_addr(), self.writer.peer_addr()]
+            .map(|address| table_address(address.expect("a connection")));
+        let all_read = || {
+            let table = std::fs::read_to_string("/proc/net/tcp").expect("the table of connections");
+            // Number, own address, peer's address, state, bytes not sent : bytes not read.
+            let unread = |[one, other]: [&str; 2]| {
+                table.lines().find_map(|line| {
+                    let mut words = line.split_whitespace().skip(1);
+                    let is_it = words.next() == Some(one) && words.next() == Some(other);
+                    is_it.then(|| words.nth(1).map(str::to_owned)).flatten()
+                })
+            };
+            let sent = unread([&own, &peer]).is_none_or(|queues| queues.starts_with("00000000:"));
+            let read = unread([&peer, &own]).is_none_or(|queues| queues.ends_with(":00000000"));
+            sent && read
+        };
+        eventually("all that was sent is read", all_read).await;
+        tokio::time::sleep(MOMENT).await;
     }
 
     /// Writes bytes, if the connection is still open.
@@ -114,7 +150,7 @@ impl Client {
     pub async fn try_head(&mut self) -> io::Result<Option<Message>> {
         timeout(PATIENCE, read_head(&mut self.reader))
             .await
-            .expect("an answer in a minute")
+            .unwrap_or_else(|_| panic!("no answer within {PATIENCE:?}"))
     }
 
     /// Reads the body that belongs to a head.
@@ -128,7 +164,7 @@ impl Client {
         let read = read_body(&mut self.reader, message, kind);
         timeout(PATIENCE, read)
             .await
-            .expect("the body ends in a minute")
+            .unwrap_or_else(|_| panic!("the body has not ended within {PATIENCE:?}"))
     }
 
     /// Reads one chunk of a chunked body.
@@ -141,7 +177,7 @@ impl Client {
     pub async fn chunk(&mut self) -> io::Result<Vec<u8>> {
         timeout(PATIENCE, read_chunk(&mut self.reader))
             .await
-            .expect("a chunk in a minute")
+            .unwrap_or_else(|_| panic!("no chunk within {PATIENCE:?}"))
     }
 
     /// Reads exactly `n` bytes.
@@ -151,7 +187,8 @@ impl Client {
     pub async fn bytes(&mut self, n: usize) -> Vec<u8> {
         let mut bytes = vec![0; n];
         let read = timeout(PATIENCE, self.reader.read_exact(&mut bytes)).await;
-        read.expect("bytes in a minute").expect("as many bytes");
+        read.unwrap_or_else(|_| panic!("not {n} bytes within {PATIENCE:?}"))
+            .expect("as many bytes");
         bytes
     }
 
@@ -180,7 +217,7 @@ impl Client {
         // What came before a reset is in `rest` all the same.
         let _end = timeout(PATIENCE, self.reader.read_to_end(&mut rest))
             .await
-            .expect("the connection is closed in a minute");
+            .unwrap_or_else(|_| panic!("the connection is still open after {PATIENCE:?}"));
         rest
     }
 

@@ -25,18 +25,25 @@ pub mod tls;
 
 use std::time::Duration;
 
-/// What a bound in a contract ("within 100 ms") is stretched by here: test machines share their cores with
-/// other tests, and a wake-up may come late.
-pub const SLACK: Duration = Duration::from_millis(400);
+/// By how much later than a contract says ("within 100 ms") something may be seen here: test machines share their cores with
+/// other tests and builds, and one that is held up has broken no promise. What would happen otherwise comes later than that, or
+/// never.
+pub const SLACK: Duration = Duration::from_secs(5);
+
+/// How long anything that has to come is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// If it does not within ten seconds.
+/// If it does not within [`PATIENCE`].
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = tokio::time::Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "never: {what}");
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

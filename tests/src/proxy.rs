@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout};
 
+use crate::PATIENCE;
 use crate::client::Client;
 use crate::metrics::Metrics;
 
@@ -168,14 +169,16 @@ impl Builder {
     pub async fn run_to_end(self, limit: Duration) -> (ExitStatus, String) {
         let mut proxy = self.spawn();
         let status = timeout(limit, proxy.child.wait()).await;
-        let status = status.expect("the process ends in time").expect("a status");
+        let status = status
+            .unwrap_or_else(|_| panic!("the process has not ended within {limit:?}"))
+            .expect("a status");
         (status, proxy.stderr())
     }
 
     /// Starts it and waits until it listens.
     ///
     /// # Panics
-    /// If it ends, or does not listen within ten seconds.
+    /// If it ends, or does not listen within [`PATIENCE`].
     pub async fn start(self) -> Proxy {
         let mut proxy = self.spawn();
         let begin = Instant::now();
@@ -184,8 +187,8 @@ impl Builder {
                 panic!("the proxy ended with {status}: {}", proxy.stderr());
             }
             assert!(
-                begin.elapsed() < Duration::from_secs(10),
-                "{}",
+                begin.elapsed() < PATIENCE,
+                "it does not listen within {PATIENCE:?}: {}",
                 proxy.stderr()
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -196,7 +199,7 @@ impl Builder {
     /// As [`Self::start`], with a pipe as standard output that nobody reads.
     ///
     /// # Panics
-    /// If it ends, or does not listen within ten seconds.
+    /// If it ends, or does not listen within [`PATIENCE`].
     pub async fn start_with_pipe(mut self) -> (Proxy, io::PipeReader) {
         let (reader, writer) = io::pipe().expect("a pipe");
         self.stdout = Some(writer);
@@ -293,14 +296,14 @@ impl Proxy {
     /// Waits until it answers probes as one that is about to end.
     ///
     /// # Panics
-    /// If it does not within ten seconds.
+    /// If it does not within [`PATIENCE`].
     pub async fn drains(&self) {
         const PROBE: &str = "K-Network-Probe: probe\r\nK-Network-Hash: h\r\n";
         let begin = Instant::now();
         while self.connect().await.get_with("/", PROBE).await.status() != 503 {
             assert!(
-                begin.elapsed() < Duration::from_secs(10),
-                "it does not drain"
+                begin.elapsed() < PATIENCE,
+                "it does not drain within {PATIENCE:?}"
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -359,7 +362,7 @@ impl Proxy {
     pub async fn exit_code(&mut self, limit: Duration) -> Option<i32> {
         let status = timeout(limit, self.child.wait())
             .await
-            .expect("the process ends in time");
+            .unwrap_or_else(|_| panic!("the process has not ended within {limit:?}"));
         status.expect("a status").code()
     }
 

@@ -46,7 +46,10 @@ fn command(port: Option<u16>, arguments: &[&str], variables: &[(&str, &str)]) ->
 fn poll(what: &str, mut is_there: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_there() {
-        assert!(begin.elapsed() < PATIENCE, "{what}");
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}"
+        );
         std::thread::yield_now();
     }
 }

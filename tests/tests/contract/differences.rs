@@ -136,7 +136,7 @@ async fn the_end_of_input_after_a_request_means_that_the_client_is_gone() {
     let app = App::delaying().await;
     let proxy = proxy(app.port).start().await;
     let mut client = proxy.connect().await;
-    client.send("GET /2000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    client.send("GET /20000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
     tests::eventually("it is at the app", || app.seen.live() == 1).await;
     client.half_close().await;
     let begin = Instant::now();
@@ -183,15 +183,17 @@ async fn the_queue_depth_is_true_after_clients_have_left() {
         for n in 0..11 {
             let mut client = proxy.connect().await;
             client
-                .send(format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", 5_000 + n))
+                .send(format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", 30_000 + n))
                 .await;
+            client.is_read().await;
             clients.push(client);
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(proxy.connect().await.get("/0").await.status(), 503);
         drop(clients);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(proxy.connect().await.get("/0").await.status(), 200);
+        let begin = Instant::now();
+        while proxy.connect().await.get("/0").await.status() != 200 {
+            assert!(begin.elapsed() < SLACK, "no place is free within {SLACK:?}");
+        }
     }
 }
 

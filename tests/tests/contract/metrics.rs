@@ -143,7 +143,7 @@ async fn an_unknown_protocol_ends_the_process_and_names_what_is_allowed() {
         r#"{"tracing":{"protocol":"zipkin","endpoint":"http://x"}}"#,
     ] {
         let builder = proxy(1).set("OBSERVABILITY_CONFIG", config);
-        let (status, stderr) = builder.run_to_end(Duration::from_secs(5)).await;
+        let (status, stderr) = builder.run_to_end(tests::PATIENCE).await;
         assert_eq!(status.code(), Some(1));
         assert!(
             stderr.contains("OBSERVABILITY_CONFIG") && stderr.contains("grpc"),
@@ -274,7 +274,7 @@ async fn item_128_otlp_goes_to_the_endpoint_at_the_interval_and_at_the_end() {
     let count = received().len();
     eventually("another export", || received().len() > count).await;
     proxy.terminate();
-    assert_eq!(proxy.exit_code(Duration::from_secs(60)).await, Some(0));
+    assert_eq!(proxy.exit_code(tests::PATIENCE).await, Some(0));
 }
 
 #[tokio::test]
@@ -300,7 +300,7 @@ async fn item_128_what_is_not_yet_exported_is_at_the_end_and_over_grpc_too() {
             .await;
         proxy.connect().await.get("/").await;
         proxy.terminate();
-        assert_eq!(proxy.exit_code(Duration::from_secs(60)).await, Some(0));
+        assert_eq!(proxy.exit_code(tests::PATIENCE).await, Some(0));
         let exported = names(&collector.received(path));
         for name in EXPORTED {
             assert!(

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tests::app::App;
 use tests::client::Client;
 use tests::client2::{Client2, empty};
+use tests::eventually;
 use tests::proxy::Proxy;
-use tests::{SLACK, eventually};
 
 use crate::proxy;
 
@@ -24,8 +24,9 @@ async fn order_of(proxy: &Proxy, app: &App, ms: u64, waiting: &[(&str, &str)]) -
     let mut clients = vec![send(proxy, &format!("/holder/{ms}"), "").await];
     eventually("the place is held", || app.seen.count() == before + 1).await;
     for (name, lines) in waiting {
-        clients.push(send(proxy, &format!("/{name}/0"), lines).await);
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        let client = send(proxy, &format!("/{name}/0"), lines).await;
+        client.is_read().await;
+        clients.push(client);
     }
     for client in &mut clients {
         client.response().await;
@@ -48,17 +49,17 @@ async fn requests_start_by_their_budgets() {
     let order = order_of(
         &proxy,
         &app,
-        300,
+        3_000,
         &[
-            ("nine", "Weir-Budget-Ms: 9000\r\n"),
+            ("nineteen", "Weir-Budget-Ms: 19000\r\n"),
             ("slo", ""),
-            ("three", "Weir-Budget-Ms: 3000\r\n"),
-            ("five", "Grpc-Timeout: 5S\r\n"),
-            ("limited", "X-Envoy-Expected-Rq-Timeout-Ms: 4000\r\n"),
+            ("thirteen", "Weir-Budget-Ms: 13000\r\n"),
+            ("fifteen", "Grpc-Timeout: 15S\r\n"),
+            ("limited", "X-Envoy-Expected-Rq-Timeout-Ms: 14000\r\n"),
         ],
     )
     .await;
-    assert_eq!(order, ["three", "limited", "five", "nine", "slo"]);
+    assert_eq!(order, ["thirteen", "limited", "fifteen", "nineteen", "slo"]);
 }
 
 #[tokio::test]
@@ -105,7 +106,7 @@ async fn without_an_objective_they_start_as_they_came() {
         ("c", "Grpc-Timeout: 1S\r\n"),
     ];
     let plain = proxy(app.port).concurrency(1).start().await;
-    assert_eq!(order_of(&plain, &app, 300, &lines).await, ["a", "b", "c"]);
+    assert_eq!(order_of(&plain, &app, 2_000, &lines).await, ["a", "b", "c"]);
     let disabled = proxy(app.port)
         .concurrency(1)
         .set("WEIR_SLO", "20s")
@@ -113,7 +114,7 @@ async fn without_an_objective_they_start_as_they_came() {
         .start()
         .await;
     assert_eq!(
-        order_of(&disabled, &app, 300, &lines).await,
+        order_of(&disabled, &app, 2_000, &lines).await,
         ["a", "b", "c"]
     );
     let opted_in = proxy(app.port)
@@ -122,7 +123,7 @@ async fn without_an_objective_they_start_as_they_came() {
         .start()
         .await;
     assert_eq!(
-        order_of(&opted_in, &app, 300, &lines).await,
+        order_of(&opted_in, &app, 2_000, &lines).await,
         ["a", "b", "c"]
     );
 }
@@ -138,12 +139,12 @@ async fn late_requests_are_served_after_all_others_in_the_order_they_came() {
     let order = order_of(
         &proxy,
         &app,
-        600,
+        3_000,
         &[
             ("late-one", "Weir-Budget-Ms: 200\r\n"),
             ("late-two", "Weir-Budget-Ms: 100\r\n"),
             ("relaxed", ""),
-            ("urgent", "Weir-Budget-Ms: 5000\r\n"),
+            ("urgent", "Weir-Budget-Ms: 15000\r\n"),
         ],
     )
     .await;
@@ -159,11 +160,12 @@ async fn at_a_full_queue_a_newcomer_displaces_the_late_request_that_came_last() 
         .set("WEIR_QUEUE_DEPTH", "2")
         .start()
         .await;
-    let mut holder = send(&proxy, "/holder/600", "").await;
+    let mut holder = send(&proxy, "/holder/3000", "").await;
     eventually("the place is held", || app.seen.count() == 1).await;
     let mut first = send(&proxy, "/first/0", "Weir-Budget-Ms: 50\r\n").await;
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    first.is_read().await;
     let mut second = send(&proxy, "/second/0", "Weir-Budget-Ms: 50\r\n").await;
+    second.is_read().await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let mut newcomer = send(&proxy, "/newcomer/0", "").await;
     let displaced = second.response().await;
@@ -196,20 +198,18 @@ async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
         .set("WEIR_LATE", "shed")
         .start()
         .await;
-    let mut holder = send(&proxy, "/holder/900", "").await;
+    let mut holder = send(&proxy, "/holder/3000", "").await;
     eventually("the place is held", || app.seen.count() == 1).await;
     let mut kept = send(&proxy, "/kept/0", "Weir-Budget-Ms: 100\r\n").await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    kept.is_read().await;
     let begin = Instant::now();
     let shed = send(&proxy, "/shed/0", "Weir-Budget-Ms: 200\r\n")
         .await
         .response()
         .await;
     let elapsed = begin.elapsed();
-    assert!(
-        elapsed > Duration::from_millis(195) && elapsed < Duration::from_millis(200) + SLACK,
-        "{elapsed:?}"
-    );
+    assert!(elapsed > Duration::from_millis(195), "{elapsed:?}");
+    assert_eq!(app.seen.live(), 1, "it is shed while the place is held");
     assert_eq!(
         (shed.status(), shed.header("x-envoy-ratelimited")),
         (503, Some("1"))
@@ -234,7 +234,7 @@ async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
 #[tokio::test]
 async fn a_grpc_call_that_is_shed_is_told_not_to_try_again() {
     let app = tests::app2::App2::serving(|_| async {
-        tokio::time::sleep(Duration::from_millis(800)).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
         http::Response::new(empty())
     })
     .await;
@@ -258,7 +258,7 @@ async fn a_grpc_call_that_is_shed_is_told_not_to_try_again() {
     let _holder = call("10S");
     eventually("the place is held", || app.live() == 1).await;
     let _kept = call("50m");
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let shed = call("100m").await.unwrap();
     assert_eq!(shed.status(), 503);
     assert_eq!(shed.headers()["grpc-status"], "8");
@@ -281,7 +281,8 @@ async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
     let answer = waiting.response().await;
     let seen = app.seen.last();
     let budget: u64 = seen.header("weir-budget-ms").unwrap().parse().unwrap();
-    assert!((3_900..4_700).contains(&budget), "{budget}");
+    // It was held for 400 ms, less what it came later than the holder.
+    assert!((1..4_700).contains(&budget), "{budget}");
     assert_eq!(
         (seen.header("weir-hops"), seen.header("weir-other")),
         (None, None)
@@ -292,14 +293,16 @@ async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
         .trim_end_matches('u')
         .parse()
         .unwrap();
-    assert!((7_900_000..8_700_000).contains(&timeout), "{timeout}");
+    assert!((4_000_000..8_700_000).contains(&timeout), "{timeout}");
     let timing: Vec<_> = answer.values("server-timing").collect();
     let queued: f64 = timing[0]
         .strip_prefix("queue;dur=")
         .unwrap()
         .parse()
         .unwrap();
-    assert!((300.0..1_000.0).contains(&queued), "{timing:?}");
+    assert!((300.0..5_000.0).contains(&queued), "{timing:?}");
+    let held = 5_000 - budget;
+    assert!((held as f64 - queued).abs() < 50.0, "{budget} {timing:?}");
     assert_eq!(timing[1], "load;dur=0");
     // The first request, too, was told what the objective leaves it.
     let budget = app.seen.requests()[0]
@@ -307,7 +310,7 @@ async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
         .unwrap()
         .parse::<u64>()
         .unwrap();
-    assert!((19_000..=20_000).contains(&budget), "{budget}");
+    assert!((10_000..=20_000).contains(&budget), "{budget}");
 }
 
 #[tokio::test]
@@ -425,7 +428,7 @@ async fn options_come_from_podinfo_as_well() {
     let mut holder = send(&proxy, "/holder/400", "").await;
     eventually("the place is held", || app.seen.count() == 1).await;
     let mut waiting = send(&proxy, "/waiting/0", "").await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    waiting.is_read().await;
     assert_eq!(
         send(&proxy, "/refused/0", "")
             .await

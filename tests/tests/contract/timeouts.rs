@@ -215,20 +215,19 @@ async fn item_071_with_the_option_it_is_cut_instead() {
 #[tokio::test]
 async fn item_072_expiry_cancels_the_request_and_frees_its_place() {
     let app = App::silent().await;
-    let proxy = proxy(app.port).concurrency(1).set(REQUEST, 1).start().await;
+    let proxy = proxy(app.port).concurrency(1).set(REQUEST, 3).start().await;
     let mut first = proxy.connect().await;
     first.send(GET).await;
     eventually("the first is at the app", || app.seen.live() == 1).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Its own limit comes as much later than the first one's.
+    tokio::time::sleep(2 * SECOND).await;
     let mut second = proxy.connect().await;
     second.send(GET).await;
     assert_eq!(first.response().await.status(), 504);
-    let begin = Instant::now();
     eventually("the first is cancelled and the second there", || {
         app.seen.cancelled() == 1 && app.seen.count() == 2
     })
     .await;
-    assert!(begin.elapsed() < Duration::from_millis(100) + SLACK);
     assert_eq!(app.seen.live_max(), 1);
 }
 
@@ -329,7 +328,7 @@ async fn item_072_so_it_does_when_the_client_does_not_read() {
         })
         .await;
         let elapsed = begin.elapsed();
-        assert!(elapsed < 2 * SECOND + 2 * SLACK, "{name}: {elapsed:?}");
+        assert!(elapsed < 2 * SECOND + SLACK, "{name}: {elapsed:?}");
         if name == REQUEST {
             assert_eq!(deaf.head().await.status(), 200);
         }

@@ -25,6 +25,9 @@ pub(super) struct Arguments {
     place: Place,
 }
 
+/// The function by which the CUDA runtime asks for tables that it cannot do without.
+const RUNTIMES: &str = "cuGetExportTable";
+
 /// A GPU or slice as it is now.
 struct Unit<'a> {
     name: &'a UnitName,
@@ -138,7 +141,13 @@ fn text(folder: &Path, observer: &Observer, statistics: &Value, units: &[Unit<'_
     }
     let unsupported = statistics["unsupported"].as_object();
     for (name, times) in unsupported.into_iter().flatten() {
-        text.push_str(&format!("not there and called: {name}, {times} times\n"));
+        text.push_str(&if name == RUNTIMES {
+            format!(
+                "softgpu: the CUDA runtime's private tables are not supported ({name}, called by {times} programs)\n"
+            )
+        } else {
+            format!("not there and called: {name}, {times} times\n")
+        });
     }
     text.push_str(&format!("{}\n", units_table(units)));
     if units.iter().any(|unit| !unit.processes.is_empty()) {

@@ -9,6 +9,7 @@
 //! | `nvml` | what NVML tells of all that |
 //! | `library` | names and versions of the library |
 //! | `memory` | memory that nobody touches |
+//! | `refusals` | what is said of programs that cannot run |
 //! | `models` | `model-server` on it |
 //!
 //! A C compiler, `nm` and `readelf` are needed: gcc brings them.
@@ -24,4 +25,5 @@ mod nvml;
 mod place;
 mod programs;
 mod puppet;
+mod refusals;
 mod time;

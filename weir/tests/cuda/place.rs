@@ -25,8 +25,8 @@ use crate::puppet::Puppet;
 
 /// Whatever is waited for has to come within this time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// The same for `timeout`.
-const PATIENCE_S: &str = "60";
+/// A program that hangs is ended after so many seconds; one that only has to share its cores with much else is not.
+const PATIENCE_S: &str = "300";
 
 /// Variables that mean something to the stand-ins: a test sets what it needs.
 const VARIABLES: [&str; 8] = [
@@ -141,10 +141,11 @@ impl Place {
         let said = text(&output);
         assert_eq!(output.status.code(), Some(0), "{command:?}\n{said}");
         assert!(said.lines().any(|line| line == "ok"), "{command:?}\n{said}");
-        // What a program calls and the library lacks is counted: of ours, one asks for what a driver may lack.
+        // What a program calls and the library lacks is counted: of ours, some ask for what a driver may lack.
         let unsupported = &self.observer().statistics()["unsupported"];
         let mut names = unsupported.as_object().unwrap().keys();
-        let is_known = names.all(|name| name == "cuMemAllocManaged");
+        let is_known =
+            names.all(|name| ["cuGetExportTable", "cuMemAllocManaged"].contains(&name.as_str()));
         assert!(is_known, "{command:?}: {unsupported}");
         said
     }

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::build::built;
-use crate::node::{LIBRARIES, Node, library, preload, said};
+use crate::node::{LIBRARIES, Node, library, preload, said, without_softgpu};
 use crate::place::{Place, signal, until};
 
 /// What may not always compute, so that it waits at the gate again and again.
@@ -40,7 +40,7 @@ fn without_agent(prepare: impl FnOnce(&std::path::Path)) -> Output {
 #[test]
 fn where_there_is_no_socket_nothing_is_said() {
     let output = without_agent(|_| {});
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(without_softgpu(&output.stderr), "");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_socket_that_nobody_keeps_is_told_of_once() {
         .unwrap();
         // The file stays when the listener goes.
     });
-    let error = String::from_utf8_lossy(&output.stderr);
+    let error = without_softgpu(&output.stderr);
     assert_eq!(
         error,
         "weir: no agent answers: this process computes without limits until one does\n"

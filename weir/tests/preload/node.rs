@@ -288,5 +288,14 @@ pub(crate) fn said(output: &Output, command: &Command) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let out = text(&output.stdout);
     assert!(out.lines().any(|line| line == "ok"), "{command:?}: {out}");
-    (out, text(&output.stderr))
+    (out, without_softgpu(&output.stderr))
+}
+
+/// Standard error without what the software GPU says of what it lacks.
+pub(crate) fn without_softgpu(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines = text.split_inclusive('\n');
+    lines
+        .filter(|line| !line.starts_with("softgpu: "))
+        .collect()
 }

@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use super::folder::Folder;
 
+/// Whatever is waited for has to come within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Far more than is done by then.
 const ENDLESS: [&str; 8] = [
     "--generate",
@@ -97,7 +100,10 @@ fn a_second_signal_ends_it_at_once() {
         kill(&child, signals[1]);
         let begin = Instant::now();
         while child.try_wait().unwrap().is_none() {
-            assert!(begin.elapsed() < Duration::from_secs(10), "{signals:?}");
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "it has not ended by {signals:?} within {PATIENCE:?}"
+            );
             std::thread::park_timeout(Duration::from_millis(5));
         }
         let output = child.wait_with_output().unwrap();
@@ -114,7 +120,8 @@ fn an_interrupted_trace_is_not_written() {
     command.args(["simulate", "--generate", "torpor-node", "--count", "100000"]);
     command.args(["--write-trace", "out.csv"]);
     let before = files(&folder);
-    let output = signalled_after(command, Signal::TERM, 300);
+    // At once: on a fast machine it has ended soon.
+    let output = signalled_after(command, Signal::TERM, 0);
     assert_eq!(output.status.code(), Some(130));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("no trace was written"), "{stderr}");
@@ -142,8 +149,8 @@ fn begun(mut command: Command) -> Child {
     let threads = format!("/proc/{}/task", child.id());
     while fs::read_dir(&threads).map_or(0, Iterator::count) < 2 {
         assert!(
-            begin.elapsed() < Duration::from_secs(20),
-            "it does not begin"
+            begin.elapsed() < PATIENCE,
+            "it does not begin within {PATIENCE:?}"
         );
         std::thread::park_timeout(Duration::from_millis(5));
     }

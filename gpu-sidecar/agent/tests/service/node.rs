@@ -188,11 +188,16 @@ impl Node {
         Other::new(&socket(pod))
     }
 
+    /// Returns figures in which all that was sent before has been heard. The service hears first and publishes then, so that
+    /// what is sent in between is in the next figures only.
     pub(crate) fn figures(&self) -> Arc<Figures> {
-        let at = now_ns();
-        until("figures", || {
-            Some(self.handle.refresh()).filter(|figures| figures.at_ns >= at)
-        })
+        let published_after = |at| {
+            until("figures", || {
+                Some(self.handle.refresh()).filter(|figures| figures.at_ns > at)
+            })
+        };
+        let first = published_after(now_ns());
+        published_after(first.at_ns)
     }
 
     pub(crate) fn of_slot(&self) -> SlotFigures {

@@ -12,6 +12,7 @@
 //! | `work`, `effects` | what a stream is told to do, and what that does to memory |
 //! | `memory`, `vmm`, `host`, `pool`, `ipc` | memory by all its ways |
 //! | `copy`, `launch`, `module`, `graph` | copies, launches, code, graphs |
+//! | `image`, `refusal` | what an image of code is, and what is said where one is refused |
 //! | `device`, `visible`, `mps`, `checkpoint` | what there is, what is seen of it, by which share, from outside |
 //! | `export`, `resolver` | the names, and `cuGetProcAddress` |
 //! | `error`, `pointer` | results and callers' pointers |
@@ -27,6 +28,7 @@ pub(crate) mod event;
 pub(crate) mod export;
 pub(crate) mod graph;
 pub(crate) mod host;
+pub(crate) mod image;
 pub(crate) mod ipc;
 pub(crate) mod launch;
 pub(crate) mod memory;
@@ -34,6 +36,7 @@ pub(crate) mod module;
 pub(crate) mod mps;
 pub(crate) mod pointer;
 pub(crate) mod pool;
+pub(crate) mod refusal;
 pub(crate) mod resolver;
 pub(crate) mod state;
 pub(crate) mod stream;

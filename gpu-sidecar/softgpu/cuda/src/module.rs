@@ -1,19 +1,18 @@
 //! Modules, libraries, and the kernels in them: those of Weir's own PTX, known by its hash, and those that the
 //! configuration names. A software GPU runs no other code, and says so when a module is loaded.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CString, c_char, c_void};
 
 use softgpu_wire::config::KernelConfig;
 
 use crate::context::Context;
-use crate::driver::{Driver, complain, driver};
+use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
+use crate::image::{self, Image};
 use crate::pointer::{Out, Text};
+use crate::refusal;
 use crate::state::State;
 use crate::table::{Handle, Kind};
-
-/// A module's text is read this far for its end.
-const TEXT_MAX: usize = 64 << 20;
 
 /// What a kernel is.
 #[derive(Clone, Debug)]
@@ -77,80 +76,44 @@ impl Code {
     }
 }
 
-/// The names behind `.entry` in a module's text.
-fn entries(text: &str) -> Vec<&str> {
-    text.split(".entry")
-        .skip(1)
-        .filter_map(|rest| {
-            let rest = rest.trim_start();
-            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '$')?;
-            (end > 0).then(|| &rest[..end])
-        })
-        .collect()
-}
-
-/// The kernels of an image.
-fn read(driver: &Driver, image: &[u8]) -> Result<Vec<Code>> {
-    if kernels::is_ours(image) {
-        return Ok(kernels::Kernel::ALL.into_iter().map(Code::Own).collect());
-    }
-    let Ok(text) = std::str::from_utf8(image) else {
-        complain("a module that is no PTX cannot be loaded: a software GPU runs no machine code");
-        return Err(Error::NO_BINARY_FOR_GPU);
+/// Returns the kernels of an image that this call was given; one that cannot run here is refused with a line on standard
+/// error.
+fn read(driver: &Driver, call: &str, image: &Image) -> Result<Vec<Code>> {
+    let error = match image {
+        Image::Ptx(text) if kernels::is_ours(text.as_bytes()) => {
+            return Ok(kernels::Kernel::ALL.into_iter().map(Code::Own).collect());
+        }
+        Image::Ptx(text) => {
+            let named = &driver.config.kernels;
+            let known = |name: &&str| named.iter().find(|kernel| kernel.name == **name);
+            let names = image::entries(text);
+            let unknown: Vec<_> = names
+                .iter()
+                .filter(|name| known(name).is_none())
+                .copied()
+                .collect();
+            if unknown.is_empty() {
+                let named = names.iter().filter_map(|name| known(name).cloned());
+                return Ok(named.map(Code::Named).collect());
+            }
+            let unknown = image::names_text(&unknown);
+            refusal::refused(call, &format!("PTX with {unknown}"));
+            return Err(Error::NO_BINARY_FOR_GPU);
+        }
+        Image::Cubin(_) | Image::Fat(_) => Error::NO_BINARY_FOR_GPU,
+        Image::OtherElf(_) | Image::Other(_) => Error::INVALID_IMAGE,
     };
-    if !text.contains(".version") {
-        return Err(Error::INVALID_IMAGE);
-    }
-    let known = |name: &&str| {
-        driver
-            .config
-            .kernels
-            .iter()
-            .find(|kernel| kernel.name == **name)
-    };
-    let names = entries(text);
-    if let Some(unknown) = names.iter().find(|name| known(name).is_none()) {
-        complain(&format!(
-            "kernel {unknown} is not known: a software GPU runs Weir's own kernels, and those whose name and duration its \
-             configuration gives ([[kernel]] in softgpu.toml)"
-        ));
-        return Err(Error::NO_BINARY_FOR_GPU);
-    }
-    let named = names.iter().filter_map(|name| known(name).cloned());
-    Ok(named.map(Code::Named).collect())
+    refusal::refused(call, &image.to_string());
+    Err(error)
 }
 
-/// The bytes of an image in memory: of text, up to its end; of machine code, its first bytes.
-fn image_at(at: *const c_void) -> Result<Vec<u8>> {
-    if at.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let first = crate::pointer::bytes_at(at, 4)?;
-    // ELF, and the two wrappers of fat binaries.
-    let is_code = [
-        &b"\x7fELF"[..],
-        &[0xb1, 0x43, 0x62, 0x46],
-        &[0x50, 0xed, 0x55, 0xba],
-    ];
-    if is_code.iter().any(|magic| first == *magic) {
-        return Ok(first);
-    }
-    // SAFETY: an image that is no machine code is text that ends, as the interface demands.
-    let text = unsafe { CStr::from_ptr(at.cast()) };
-    let text = text.to_bytes();
-    if text.len() > TEXT_MAX {
-        return Err(Error::INVALID_IMAGE);
-    }
-    Ok(text.to_vec())
-}
-
-fn load(driver: &Driver, out: Out<Handle<Module>>, image: &[u8]) -> Result {
+fn load(driver: &Driver, call: &str, out: Out<Handle<Module>>, image: &Image) -> Result {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let mut state = driver.state();
     let context = driver.current(&state)?;
-    let codes = read(driver, image)?;
+    let codes = read(driver, call, image)?;
     let module = add(&mut state, context, &codes, Handle::NULL)?;
     out.put(module)
 }
@@ -213,18 +176,18 @@ pub(crate) fn forget(state: &mut State, module: Handle<Module>) {
     }
 }
 
-/// `cuModuleLoadData`, `cuModuleLoadDataEx`, whose options for the compiler have nothing to say here.
-pub(crate) fn load_data(out: Out<Handle<Module>>, image: *const c_void) -> Result {
+/// `cuModuleLoadData`, `cuModuleLoadDataEx`, `cuModuleLoadFatBinary`: the options for the compiler have nothing to say here.
+pub(crate) fn load_data(call: &str, out: Out<Handle<Module>>, at: *const c_void) -> Result {
     let driver = driver()?;
-    load(driver, out, &image_at(image)?)
+    load(driver, call, out, &image::at(at)?)
 }
 
 /// `cuModuleLoad`.
-pub(crate) fn load_file(out: Out<Handle<Module>>, name: Text) -> Result {
+pub(crate) fn load_file(call: &str, out: Out<Handle<Module>>, name: Text) -> Result {
     let driver = driver()?;
     let name = name.string()?;
     let image = std::fs::read(name).map_err(|_| Error::FILE_NOT_FOUND)?;
-    load(driver, out, &image)
+    load(driver, call, out, &image::of(&image))
 }
 
 /// `cuModuleUnload`.
@@ -297,23 +260,27 @@ pub(crate) fn get_global(module: Handle<Module>) -> Result {
 }
 
 /// `cuLibraryLoadData`.
-pub(crate) fn library_load_data(out: Out<Handle<Library>>, image: *const c_void) -> Result {
+pub(crate) fn library_load_data(
+    call: &str,
+    out: Out<Handle<Library>>,
+    at: *const c_void,
+) -> Result {
     let driver = driver()?;
-    library_load(driver, out, &image_at(image)?)
+    library_load(driver, call, out, &image::at(at)?)
 }
 
 /// `cuLibraryLoadFromFile`.
-pub(crate) fn library_load_file(out: Out<Handle<Library>>, name: Text) -> Result {
+pub(crate) fn library_load_file(call: &str, out: Out<Handle<Library>>, name: Text) -> Result {
     let driver = driver()?;
     let image = std::fs::read(name.string()?).map_err(|_| Error::FILE_NOT_FOUND)?;
-    library_load(driver, out, &image)
+    library_load(driver, call, out, &image::of(&image))
 }
 
-fn library_load(driver: &Driver, out: Out<Handle<Library>>, image: &[u8]) -> Result {
+fn library_load(driver: &Driver, call: &str, out: Out<Handle<Library>>, image: &Image) -> Result {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let codes = read(driver, image)?;
+    let codes = read(driver, call, image)?;
     let mut state = driver.state();
     let library = Library {
         kernels: Vec::new(),
@@ -610,17 +577,4 @@ pub(crate) fn occupancy_block_size(
     let blocks = crate::launch::blocks_on_an_sm(threads) * sms;
     block.put(i32::try_from(threads).unwrap_or(i32::MAX))?;
     grid.put(i32::try_from(blocks).unwrap_or(i32::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_entries_of_a_text_are_found() {
-        let text =
-            ".version 7.0\n.visible .entry _Z3addPfS_(\n)\n{}\n.weak .entry  b$2 ()\n// .entry";
-        assert_eq!(entries(text), ["_Z3addPfS_", "b$2"]);
-        assert_eq!(entries(kernels::PTX).len(), kernels::Kernel::ALL.len());
-    }
 }

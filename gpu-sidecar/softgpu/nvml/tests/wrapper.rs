@@ -320,7 +320,9 @@ fn processes_are_told_with_their_memory_and_their_share() {
         let begin = Instant::now();
         let stats = loop {
             match device.process_utilization_stats(None) {
-                Err(NvmlError::NotFound) => assert!(begin.elapsed() < Duration::from_secs(20)),
+                Err(NvmlError::NotFound) => {
+                    assert!(begin.elapsed() < PATIENCE, "no sample within {PATIENCE:?}")
+                }
                 stats => break stats.unwrap(),
             }
         };
@@ -388,10 +390,10 @@ fn the_wrappers_event_loop_goes_on_over_a_new_server() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let server = Server::start(folder);
-                until(|| server.watchers() > 0);
+                until("somebody watches", || server.watchers() > 0);
                 drop(server);
                 let server = Server::start(folder);
-                until(|| server.watchers() > 0);
+                until("somebody watches", || server.watchers() > 0);
                 server.inject(0, 48);
             });
             events.run_forever(|event, state| {
@@ -403,10 +405,17 @@ fn the_wrappers_event_loop_goes_on_over_a_new_server() {
     });
 }
 
-fn until(is_so: impl Fn() -> bool) {
+/// Whatever is waited for has to come within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}"
+        );
         std::thread::yield_now();
     }
 }

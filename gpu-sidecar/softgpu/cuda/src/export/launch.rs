@@ -5,24 +5,31 @@ use std::ffi::{c_char, c_void};
 use crate::launch::{self, Config};
 use crate::module::{self, Function, Kernel, Library, Module};
 use crate::pointer::{In, Out, Text};
+use crate::refusal;
 use crate::stream::{Default, Stream};
 use crate::table::Handle;
 
 use super::functions;
 
 functions! { TABLE:
-    fn cuModuleLoad(out: Out<Handle<Module>>, name: Text) = module::load_file(out, name);
-    fn cuModuleLoadData(out: Out<Handle<Module>>, image: *const c_void) = module::load_data(out, image);
-    fn cuModuleLoadDataEx(out: Out<Handle<Module>>, image: *const c_void, _count: u32, _options: *const c_void, _values: *const c_void) = module::load_data(out, image);
-    fn cuModuleLoadFatBinary(out: Out<Handle<Module>>, image: *const c_void) = module::load_data(out, image);
+    fn cuModuleLoad(out: Out<Handle<Module>>, name: Text) = module::load_file("cuModuleLoad", out, name);
+    fn cuModuleLoadData(out: Out<Handle<Module>>, image: *const c_void) = module::load_data("cuModuleLoadData", out, image);
+    fn cuModuleLoadDataEx(out: Out<Handle<Module>>, image: *const c_void, _count: u32, _options: *const c_void, _values: *const c_void) = module::load_data("cuModuleLoadDataEx", out, image);
+    fn cuModuleLoadFatBinary(out: Out<Handle<Module>>, image: *const c_void) = module::load_data("cuModuleLoadFatBinary", out, image);
     fn cuModuleUnload(handle: Handle<Module>) = module::unload(handle);
     fn cuModuleGetFunction(out: Out<Handle<Function>>, handle: Handle<Module>, name: Text) = module::get_function(out, handle, name);
     fn cuModuleGetFunctionCount(out: Out<u32>, handle: Handle<Module>) = module::function_count(out, handle);
     fn cuModuleEnumerateFunctions(out: Out<Handle<Function>>, count: u32, handle: Handle<Module>) = module::enumerate_functions(out, count, handle);
     fn cuModuleGetLoadingMode(out: Out<u32>) = module::loading_mode(out);
     fn cuModuleGetGlobal_v2(_address: Out<u64>, _bytes: Out<usize>, handle: Handle<Module>, _name: Text) = module::get_global(handle);
-    fn cuLibraryLoadData(out: Out<Handle<Library>>, image: *const c_void, _o: *const c_void, _ov: *const c_void, _oc: u32, _l: *const c_void, _lv: *const c_void, _lc: u32) = module::library_load_data(out, image);
-    fn cuLibraryLoadFromFile(out: Out<Handle<Library>>, name: Text, _o: *const c_void, _ov: *const c_void, _oc: u32, _l: *const c_void, _lv: *const c_void, _lc: u32) = module::library_load_file(out, name);
+    fn cuLinkCreate(_count: u32, _options: *const c_void, _values: *const c_void, _out: *const c_void) = refusal::link_create("cuLinkCreate");
+    fn cuLinkCreate_v2(_count: u32, _options: *const c_void, _values: *const c_void, _out: *const c_void) = refusal::link_create("cuLinkCreate_v2");
+    fn cuLinkAddData(_link: *const c_void, _kind: u32, data: *const c_void, bytes: usize, name: Text, _count: u32, _options: *const c_void, _values: *const c_void) = refusal::link_data("cuLinkAddData", data, bytes, name);
+    fn cuLinkAddData_v2(_link: *const c_void, _kind: u32, data: *const c_void, bytes: usize, name: Text, _count: u32, _options: *const c_void, _values: *const c_void) = refusal::link_data("cuLinkAddData_v2", data, bytes, name);
+    fn cuLinkAddFile(_link: *const c_void, _kind: u32, name: Text, _count: u32, _options: *const c_void, _values: *const c_void) = refusal::link_file("cuLinkAddFile", name);
+    fn cuLinkAddFile_v2(_link: *const c_void, _kind: u32, name: Text, _count: u32, _options: *const c_void, _values: *const c_void) = refusal::link_file("cuLinkAddFile_v2", name);
+    fn cuLibraryLoadData(out: Out<Handle<Library>>, image: *const c_void, _o: *const c_void, _ov: *const c_void, _oc: u32, _l: *const c_void, _lv: *const c_void, _lc: u32) = module::library_load_data("cuLibraryLoadData", out, image);
+    fn cuLibraryLoadFromFile(out: Out<Handle<Library>>, name: Text, _o: *const c_void, _ov: *const c_void, _oc: u32, _l: *const c_void, _lv: *const c_void, _lc: u32) = module::library_load_file("cuLibraryLoadFromFile", out, name);
     fn cuLibraryUnload(handle: Handle<Library>) = module::library_unload(handle);
     fn cuLibraryGetKernel(out: Out<Handle<Kernel>>, handle: Handle<Library>, name: Text) = module::library_kernel(out, handle, name);
     fn cuLibraryGetKernelCount(out: Out<u32>, handle: Handle<Library>) = module::library_kernel_count(out, handle);

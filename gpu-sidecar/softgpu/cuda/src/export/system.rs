@@ -6,7 +6,7 @@ use crate::checkpoint::{self, LockArguments};
 use crate::device::{self, Properties, Uuid};
 use crate::error::{self, Error, Result};
 use crate::pointer::{In, Out, Text};
-use crate::{driver, resolver};
+use crate::{driver, refusal, resolver};
 
 use super::functions;
 
@@ -18,7 +18,7 @@ functions! { TABLE:
     fn cuGetProcAddress(name: Text, out: Out<*const c_void>, version: i32, flags: u64) = resolver::get(name, out, version, flags);
     fn cuGetProcAddress_v2(name: Text, out: Out<*const c_void>, version: i32, flags: u64, status: Out<u32>) = resolver::get_v2(name, out, version, flags, status, false);
     fn cuGetProcAddress_v2_ptsz(name: Text, out: Out<*const c_void>, version: i32, flags: u64, status: Out<u32>) = resolver::get_v2(name, out, version, flags, status, true);
-    fn cuGetExportTable(out: Out<*const c_void>, _id: *const c_void) = no_export_table(out);
+    fn cuGetExportTable(out: Out<*const c_void>, _id: *const c_void) = refusal::export_table(out);
     fn cuDeviceGet(out: Out<i32>, ordinal: i32) = device::get(out, ordinal);
     fn cuDeviceGetCount(out: Out<i32>) = device::count(out);
     fn cuDeviceGetName(to: Out<c_char>, bytes: i32, ordinal: i32) = device::name(to, bytes, ordinal);
@@ -57,10 +57,4 @@ fn error_text(
             Err(Error::INVALID_VALUE)
         }
     }
-}
-
-/// The tables behind the documented interface are the vendor's own: there are none here, and programs go on without.
-fn no_export_table(out: Out<*const c_void>) -> Result {
-    out.put(std::ptr::null())?;
-    Err(Error::NOT_FOUND)
 }

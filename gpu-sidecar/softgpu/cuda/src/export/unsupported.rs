@@ -1,22 +1,9 @@
 //! Functions that a software GPU does not have: each answers that it is not supported, and is counted by its name.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-use softgpu_wire::message::{Kind, Message};
-
-use crate::driver::driver;
 use crate::error::Error;
-
-/// The server hears of each function once from each process.
-fn refuse(name: &str, is_told: &AtomicBool) -> u32 {
-    if !is_told.swap(true, Ordering::Relaxed)
-        && let Ok(driver) = driver()
-    {
-        let message = Message::new(Kind::Unsupported, &[]).with_bytes(name.as_bytes().to_vec());
-        let _told = driver.request(&message);
-    }
-    Error::NOT_SUPPORTED.0
-}
+use crate::refusal;
 
 /// Declares functions that are not there. Their arguments are not looked at, so that none need be declared.
 macro_rules! unsupported {
@@ -25,8 +12,9 @@ macro_rules! unsupported {
             #[allow(non_snake_case, reason = "the interface's name")]
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> u32 {
-                static IS_TOLD: AtomicBool = AtomicBool::new(false);
-                refuse(stringify!($name), &IS_TOLD)
+                static IS_COUNTED: AtomicBool = AtomicBool::new(false);
+                refusal::count(stringify!($name), &IS_COUNTED);
+                Error::NOT_SUPPORTED.0
             }
         )*
 
@@ -157,13 +145,7 @@ unsupported! {
     cuLibraryGetGlobal
     cuLibraryGetManaged
     cuLibraryGetUnifiedFunction
-    cuLinkAddData
-    cuLinkAddData_v2
-    cuLinkAddFile
-    cuLinkAddFile_v2
     cuLinkComplete
-    cuLinkCreate
-    cuLinkCreate_v2
     cuLinkDestroy
     cuLogsCurrent
     cuLogsDumpToFile
