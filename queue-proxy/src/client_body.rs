@@ -14,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
+use crate::buffered::{Buffered, Piece, Reserved, Transfer};
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::io::ConnectionState;
@@ -33,6 +34,8 @@ pub(crate) struct ClientBody {
     /// `None`: there never was one.
     incoming: Option<Incoming>,
     connection: Option<Arc<ConnectionState>>,
+    /// What is held for the user container. `None`: there never was a body.
+    transfer: Option<Arc<Transfer>>,
     hold: Option<(Arc<ContinueHold>, Pin<Box<Sleep>>)>,
     ahead: Option<Box<Ahead>>,
     /// The client has sent all of it.
@@ -49,6 +52,7 @@ pub(crate) struct ClientBody {
 #[derive(Debug)]
 struct Ahead {
     account: Arc<ReadAhead>,
+    held: Reserved,
     /// In one piece, however small the pieces were in which it came.
     bytes: BytesMut,
     /// How many bytes the account was charged.
@@ -58,9 +62,21 @@ struct Ahead {
 }
 
 /// The account of what all waiting requests have read ahead.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadAhead {
     bytes: AtomicUsize,
+    /// Of which it is a part.
+    buffered: Arc<Buffered>,
+}
+
+impl ReadAhead {
+    /// Returns an empty account.
+    pub(crate) fn new(buffered: &Arc<Buffered>) -> Arc<Self> {
+        Arc::new(Self {
+            bytes: AtomicUsize::new(0),
+            buffered: Arc::clone(buffered),
+        })
+    }
 }
 
 /// Holds a body back until the user container wants it.
@@ -86,6 +102,7 @@ impl Ahead {
     fn has_room(&self) -> bool {
         self.bytes.len() < READ_AHEAD_BYTES_MAX
             && self.account.bytes.load(Ordering::Relaxed) < READ_AHEAD_TOTAL_BYTES_MAX
+            && self.account.buffered.has_room()
     }
 
     fn is_empty(&self) -> bool {
@@ -98,6 +115,7 @@ impl Ahead {
                 self.bytes.extend_from_slice(&data);
                 self.charged += data.len();
                 self.account.bytes.fetch_add(data.len(), Ordering::Relaxed);
+                self.held.add(data.len());
             }
             Ok(Err(other)) => self.last = Some(Ok(other)),
             Err(error) => self.last = Some(Err(error)),
@@ -127,6 +145,7 @@ impl Default for ClientBody {
         Self {
             incoming: None,
             connection: None,
+            transfer: None,
             hold: None,
             ahead: None,
             ended: true,
@@ -139,11 +158,17 @@ impl Default for ClientBody {
 
 impl ClientBody {
     /// The body of a request. On HTTP/1, `connection` is told if it is not read to its end.
-    pub(crate) fn new(incoming: Incoming, connection: Option<Arc<ConnectionState>>) -> Self {
+    pub(crate) fn new(
+        incoming: Incoming,
+        connection: Option<Arc<ConnectionState>>,
+        buffered: &Arc<Buffered>,
+    ) -> Self {
+        let ended = incoming.is_end_stream();
         Self {
-            ended: incoming.is_end_stream(),
+            ended,
             incoming: Some(incoming),
             connection,
+            transfer: (!ended).then(|| Transfer::new(buffered)),
             hold: None,
             ahead: None,
             gone: false,
@@ -216,6 +241,7 @@ impl ClientBody {
             let ahead = self.ahead.get_or_insert_with(|| {
                 Box::new(Ahead {
                     account: Arc::clone(account),
+                    held: Reserved::none(&account.buffered),
                     bytes: BytesMut::new(),
                     charged: 0,
                     last: None,
@@ -226,12 +252,9 @@ impl ClientBody {
     }
 }
 
-impl Body for ClientBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
+impl ClientBody {
+    fn poll_bytes(
+        &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         if self.gone {
@@ -251,6 +274,12 @@ impl Body for ClientBody {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        if let Some(transfer) = &self.transfer
+            && transfer.poll_room(cx).is_pending()
+        {
+            self.burst = 0;
+            return Poll::Pending;
+        }
         if let Some(frame) = self.ahead.as_mut().and_then(|ahead| ahead.pop()) {
             return self.unless_gone(Some(frame));
         }
@@ -265,6 +294,23 @@ impl Body for ClientBody {
         };
         self.burst += 1;
         self.unless_gone(frame)
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Piece;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, hyper::Error>>> {
+        let frame = ready!(self.poll_bytes(cx));
+        let charge = |bytes| match &self.transfer {
+            Some(transfer) => transfer.piece(bytes),
+            None => Piece::free(bytes),
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(charge))))
     }
 
     fn is_end_stream(&self) -> bool {
