@@ -64,6 +64,10 @@ const LINGER: Duration = Duration::from_millis(500);
 const LINGER_FLOOD_BYTES: usize = 1024 * 1024;
 /// The kernel asks whether a client is still there after this time without a byte, as Go's listener does.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The kernel takes so much of a response that is not on its way yet. What is on its way is bounded by the client's own
+/// window; without this a client that does not read would make the kernel keep megabytes, and the process would spend
+/// the time of others on filling them.
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// At shutdown, who has begun a request head has this long to end it, as in Go's server.
 const HEAD_TIME_STOPPING: Duration = Duration::from_secs(5);
 /// At shutdown, an HTTP/2 client without streams has this long to answer the last ping.
@@ -182,7 +186,12 @@ async fn serve<H: Handler>(
     shutdown: Arc<Shutdown>,
 ) {
     // Without it small responses wait for the client's acknowledgement; a socket that refuses it is gone.
-    if stream.set_nodelay(true).is_err() || keep_alive(&stream, KEEP_ALIVE).is_err() {
+    if stream.set_nodelay(true).is_err()
+        || keep_alive(&stream, KEEP_ALIVE).is_err()
+        || SockRef::from(&stream)
+            .set_tcp_notsent_lowat(UNSENT_BYTES_MAX)
+            .is_err()
+    {
         return;
     }
     let first_until = Instant::now() + limits.head_time;
