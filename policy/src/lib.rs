@@ -11,6 +11,8 @@
 //! | [`slo`] | until when a request must be answered | design 4.2 |
 //! | [`profile`] | how long a request will take | M1.10 (estimated execution) |
 //! | [`class`] | which requests are expected to take equally long | M1.10 (estimated execution) |
+//! | [`rate`] | how much of what asks for nothing a peer may send in a second | RFC 9113 10.5 |
+//! | [`buffers`] | who may hold more of a body for a reader that is slow | design 4.1 (`limit-buffered-bytes`) |
 //! | [`tokens`] | who computes when on a GPU whose SMs are shared | M4.7–M4.9, M4.17 |
 //! | [`memory`] | where blocks of models lie in device memory | M2.10, papers 2.5 |
 //! | [`swap`] | in what groups and order a model comes and goes | M2.5–M2.8, papers 2.6, 2.7 |
@@ -20,6 +22,7 @@
 //! | [`scaling`] | how many pods of which shape a function gets; what the autoscaler is told | M4.2, M4.3, M4.10, M4.11; design 4.9 |
 #![forbid(unsafe_code)]
 
+pub mod buffers;
 pub mod class;
 pub mod footprint;
 pub mod gate;
@@ -28,6 +31,7 @@ pub mod memory;
 pub mod pool;
 pub mod profile;
 pub mod queue;
+pub mod rate;
 pub mod rectangles;
 pub mod scaling;
 pub mod slo;

@@ -4,9 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::buffered::Piece;
 use crate::exchange::Exchange;
 use crate::relay::{BodyError, PolledFrame, Relay};
 
@@ -73,14 +74,18 @@ impl ProxyBody {
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         match &mut self.inner {
-            Inner::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Inner::Full(bytes) => Poll::Ready(
+                bytes
+                    .take()
+                    .map(|bytes| Ok(Frame::data(Piece::free(bytes)))),
+            ),
             Inner::Relay(relay) => relay.poll_frame(cx),
         }
     }
 }
 
 impl Body for ProxyBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
@@ -88,7 +93,8 @@ impl Body for ProxyBody {
         if let (Some(exchange), Poll::Ready(frame)) = (&self.exchange, &polled) {
             match frame {
                 Some(Ok(frame)) => {
-                    exchange.add_response_bytes(frame.data_ref().map_or(0, Bytes::len));
+                    exchange
+                        .add_response_bytes(frame.data_ref().map_or(0, |piece| piece.remaining()));
                     if self.is_end_stream() {
                         exchange.complete();
                     }

@@ -14,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
+use crate::buffered::{Buffered, Piece, Reserved, Transfer};
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::io::ConnectionState;
@@ -33,6 +34,8 @@ pub(crate) struct ClientBody {
     /// `None`: there never was one.
     incoming: Option<Incoming>,
     connection: Option<Arc<ConnectionState>>,
+    /// What is held for the user container. `None`: there never was a body.
+    transfer: Option<Arc<Transfer>>,
     hold: Option<(Arc<ContinueHold>, Pin<Box<Sleep>>)>,
     ahead: Option<Box<Ahead>>,
     /// The client has sent all of it.
@@ -60,6 +63,7 @@ pub(crate) enum ClientBodyError {
 #[derive(Debug)]
 struct Ahead {
     account: Arc<ReadAhead>,
+    held: Reserved,
     /// In one piece, however small the pieces were in which it came.
     bytes: BytesMut,
     /// How many bytes the account was charged.
@@ -69,9 +73,21 @@ struct Ahead {
 }
 
 /// The account of what all waiting requests have read ahead.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadAhead {
     bytes: AtomicUsize,
+    /// Of which it is a part.
+    buffered: Arc<Buffered>,
+}
+
+impl ReadAhead {
+    /// Returns an empty account.
+    pub(crate) fn new(buffered: &Arc<Buffered>) -> Arc<Self> {
+        Arc::new(Self {
+            bytes: AtomicUsize::new(0),
+            buffered: Arc::clone(buffered),
+        })
+    }
 }
 
 /// Holds a body back until the user container wants it.
@@ -97,6 +113,7 @@ impl Ahead {
     fn has_room(&self) -> bool {
         self.bytes.len() < READ_AHEAD_BYTES_MAX
             && self.account.bytes.load(Ordering::Relaxed) < READ_AHEAD_TOTAL_BYTES_MAX
+            && self.account.buffered.has_room()
     }
 
     fn is_empty(&self) -> bool {
@@ -109,6 +126,7 @@ impl Ahead {
                 self.bytes.extend_from_slice(&data);
                 self.charged += data.len();
                 self.account.bytes.fetch_add(data.len(), Ordering::Relaxed);
+                self.held.add(data.len());
             }
             Ok(Err(other)) => self.last = Some(Ok(other)),
             Err(error) => self.last = Some(Err(error)),
@@ -138,6 +156,7 @@ impl Default for ClientBody {
         Self {
             incoming: None,
             connection: None,
+            transfer: None,
             hold: None,
             ahead: None,
             ended: true,
@@ -150,11 +169,17 @@ impl Default for ClientBody {
 
 impl ClientBody {
     /// The body of a request. On HTTP/1, `connection` is told if it is not read to its end.
-    pub(crate) fn new(incoming: Incoming, connection: Option<Arc<ConnectionState>>) -> Self {
+    pub(crate) fn new(
+        incoming: Incoming,
+        connection: Option<Arc<ConnectionState>>,
+        buffered: &Arc<Buffered>,
+    ) -> Self {
+        let ended = incoming.is_end_stream();
         Self {
-            ended: incoming.is_end_stream(),
+            ended,
             incoming: Some(incoming),
             connection,
+            transfer: (!ended).then(|| Transfer::new(buffered)),
             hold: None,
             ahead: None,
             gone: false,
@@ -241,6 +266,7 @@ impl ClientBody {
             let ahead = self.ahead.get_or_insert_with(|| {
                 Box::new(Ahead {
                     account: Arc::clone(account),
+                    held: Reserved::none(&account.buffered),
                     bytes: BytesMut::new(),
                     charged: 0,
                     last: None,
@@ -251,12 +277,9 @@ impl ClientBody {
     }
 }
 
-impl Body for ClientBody {
-    type Data = Bytes;
-    type Error = ClientBodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
+impl ClientBody {
+    fn poll_bytes(
+        &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         if self.gone {
@@ -276,6 +299,12 @@ impl Body for ClientBody {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        if let Some(transfer) = &self.transfer
+            && transfer.poll_room(cx).is_pending()
+        {
+            self.burst = 0;
+            return Poll::Pending;
+        }
         if let Some(frame) = self.ahead.as_mut().and_then(|ahead| ahead.pop()) {
             return self.unless_gone(Some(frame));
         }
@@ -290,6 +319,23 @@ impl Body for ClientBody {
         };
         self.burst += 1;
         self.unless_gone(frame)
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Piece;
+    type Error = ClientBodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, ClientBodyError>>> {
+        let frame = ready!(self.poll_bytes(cx));
+        let charge = |bytes| match &self.transfer {
+            Some(transfer) => transfer.piece(bytes),
+            None => Piece::free(bytes),
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(charge))))
     }
 
     fn is_end_stream(&self) -> bool {

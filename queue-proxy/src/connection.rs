@@ -33,7 +33,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::task::TaskTracker;
 
 use crate::body::ProxyBody;
-use crate::frames::{Frames, Http2State};
+use crate::clock::Clock;
+use crate::frames::Http2State;
 use crate::framing::BodyFraming;
 use crate::headers::content_length;
 use crate::io::{ClientIo, ConnectionState, Protocol, Serving, Transport};
@@ -43,10 +44,14 @@ use crate::tls::{Negotiated, Tls};
 
 /// So begins an HTTP/2 connection, RFC 9113 3.4.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Largest frame and receive window of a stream, as Knative's.
-const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Receive window of a connection: larger than a stream's, so that a stream that nobody reads (it waits in
-/// the queue) does not hold up the others.
+/// Largest frame, as Knative's.
+const HTTP2_FRAME_BYTES_MAX: u32 = 1024 * 1024;
+/// Receive window of a stream: what its client may send that nobody reads.
+const HTTP2_WINDOW_BYTES: u32 = 64 * 1024;
+/// What is kept of a stream's response while the client does not read: the relay holds less.
+const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
+/// Receive window of a connection: more than all of its streams' together, so that a stream that nobody reads (it
+/// waits in the queue) does not hold up the others.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 /// Largest header list, as Knative's: 1 MiB and 320 bytes.
 const HTTP2_HEADER_LIST_BYTES_MAX: u32 = 1_048_896;
@@ -55,8 +60,14 @@ const HTTP2_HEADER_LIST_EXTRA_BYTES: usize = 320;
 /// After a response to a request whose body was not read, the rest is read and thrown away for this long:
 /// closing at once would reset the connection and could destroy the response on its way.
 const LINGER: Duration = Duration::from_millis(500);
+/// After a flood of HTTP/2 frames, at most so much is read and thrown away, that the client may see why it ends.
+const LINGER_FLOOD_BYTES: usize = 1024 * 1024;
 /// The kernel asks whether a client is still there after this time without a byte, as Go's listener does.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The kernel takes so much of a response that is not on its way yet. What is on its way is bounded by the client's own
+/// window; without this a client that does not read would make the kernel keep megabytes, and the process would spend
+/// the time of others on filling them.
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// At shutdown, who has begun a request head has this long to end it, as in Go's server.
 const HEAD_TIME_STOPPING: Duration = Duration::from_secs(5);
 /// At shutdown, an HTTP/2 client without streams has this long to answer the last ping.
@@ -175,7 +186,12 @@ async fn serve<H: Handler>(
     shutdown: Arc<Shutdown>,
 ) {
     // Without it small responses wait for the client's acknowledgement; a socket that refuses it is gone.
-    if stream.set_nodelay(true).is_err() || keep_alive(&stream, KEEP_ALIVE).is_err() {
+    if stream.set_nodelay(true).is_err()
+        || keep_alive(&stream, KEEP_ALIVE).is_err()
+        || SockRef::from(&stream)
+            .set_tcp_notsent_lowat(UNSENT_BYTES_MAX)
+            .is_err()
+    {
         return;
     }
     let first_until = Instant::now() + limits.head_time;
@@ -211,13 +227,16 @@ async fn serve<H: Handler>(
     };
     if begin[..] == *HTTP2_PREFACE {
         let state = Arc::<Http2State>::default();
-        let protocol = Protocol::Http2(Frames::default(), Arc::clone(&state));
+        let protocol = Protocol::Http2(Box::default(), Arc::clone(&state), Clock::start());
         let io = ClientIo::new(transport, protocol, begin);
         // Boxed: else every HTTP/1 connection's task has room for it.
         Box::pin(serve_http2(
             io, limits, head_timer, &state, service, &shutdown,
         ))
         .await;
+        if state.is_flooded() {
+            linger((*write).as_ref(), LINGER_FLOOD_BYTES).await;
+        }
     } else {
         let state = ConnectionState::new();
         service.client.http1 = Some(Arc::clone(&state));
@@ -328,12 +347,12 @@ async fn serve_http1<H: Handler>(
         .await
     };
     if ended && state.has_body_unread() && !state.is_upgraded() {
-        linger((*socket).as_ref()).await;
+        linger((*socket).as_ref(), usize::MAX).await;
     }
 }
 
-/// Reads and throws away what the client still sends, until it stops or the time is up.
-async fn linger(socket: &TcpStream) {
+/// Reads and throws away what the client still sends, until it stops, `bytes_max` have come or the time is up.
+async fn linger(socket: &TcpStream, mut bytes_max: usize) {
     let until = Instant::now() + LINGER;
     // On the heap: else every connection's task has room for it.
     let mut scratch = vec![0; 16 * 1024];
@@ -341,7 +360,9 @@ async fn linger(socket: &TcpStream) {
         match socket.try_read(&mut scratch) {
             Ok(0) => return,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
-            Ok(_) | Err(_) => {}
+            Ok(n) if n >= bytes_max => return,
+            Ok(n) => bytes_max -= n,
+            Err(_) => {}
         }
         // A client that sends without pause is always readable.
         if Instant::now() >= until {
@@ -374,7 +395,8 @@ async fn serve_http2<H: Handler>(
         http2::Builder::new(Streams(streams.clone()))
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams)
-            .max_frame_size(HTTP2_WINDOW_BYTES)
+            .max_frame_size(HTTP2_FRAME_BYTES_MAX)
+            .max_send_buf_size(HTTP2_SEND_BYTES_MAX)
             .initial_stream_window_size(HTTP2_WINDOW_BYTES)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
             .max_header_list_size(header_list_bytes)
@@ -384,7 +406,8 @@ async fn serve_http2<H: Handler>(
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        if state.is_unfinished() {
+        // Nor is a client waited for that does not take its GOAWAY.
+        if state.is_unfinished() || state.is_flooded() {
             return head_timer.poll(cx);
         }
         head_timer.stop();

@@ -1,71 +1,50 @@
-//! Where an HTTP/2 client stands in its frames: whether it has begun a head and not ended it.
+//! Where an HTTP/2 connection stands in its frames: whether the client has begun a head and not ended it, whether it
+//! sends more frames that ask for nothing than it may, and where the proxy may end the connection.
 //!
 //! hyper bounds a head's size and not its time. A client that sends a byte now and then would keep a connection
-//! and up to a mebibyte for ever; over HTTP/1 such a head is cut after a minute, and so it is here.
+//! and up to a mebibyte for ever; over HTTP/1 such a head is cut after a minute, and so it is here. Nor does hyper
+//! bound frames such as PING and PRIORITY (RFC 9113 10.5): one connection full of them takes most of a core.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use policy::Time;
+use policy::rate::Allowance;
 
 /// Before the first frame stands the preface, RFC 9113 3.4.
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEADER_BYTES: usize = 9;
+/// A GOAWAY without debug data, RFC 9113 6.8.
+pub(crate) const GOAWAY_BYTES: usize = FRAME_HEADER_BYTES + 8;
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
+/// RFC 9113 7: the peer is generating excessive load.
+const ENHANCE_YOUR_CALM: u32 = 0xB;
 
-/// Follows the frames of a connection, RFC 9113 4.1.
-#[derive(Debug)]
-pub(crate) struct Frames {
+/// Frames in one second that carry nothing of a request: PING, PRIORITY, SETTINGS, WINDOW_UPDATE and unknown ones. They
+/// cost a few per cent of a core. gRPC's clients send some PINGs for each round trip while they measure the
+/// bandwidth, and Go's servers close a connection with 10,000 such frames unanswered.
+const CONTROLS_PER_SECOND: u32 = 10_000;
+/// A request, or a DATA frame that the client was sent, makes up for so many of them: clients open windows as they
+/// read, usually with two frames for one.
+const CONTROLS_PER_FRAME: u32 = 10;
+
+/// Splits bytes into frames, RFC 9113 4.1.
+#[derive(Debug, Default)]
+struct Walk {
     /// Bytes to pass over before the next frame's header: of the preface, or of a payload.
     passing: usize,
-    /// The payload passed over is part of a head.
-    in_head: bool,
     header: [u8; FRAME_HEADER_BYTES],
     /// How many bytes of the header have come.
     known: usize,
-    /// A head's last frame has not come.
-    open: bool,
-    /// The first frame has begun: the preface alone is no beginning.
-    begun: bool,
 }
 
-/// What the connection's task sees of it.
-#[derive(Debug)]
-pub(crate) struct Http2State {
-    /// A head, or the first frame, has begun and not ended.
-    unfinished: AtomicBool,
-}
-
-impl Default for Http2State {
-    fn default() -> Self {
-        Self {
-            unfinished: AtomicBool::new(true),
-        }
-    }
-}
-
-impl Http2State {
-    /// A head, or the first frame, has begun and not ended.
-    pub(crate) fn is_unfinished(&self) -> bool {
-        self.unfinished.load(Ordering::Relaxed)
-    }
-}
-
-impl Default for Frames {
-    fn default() -> Self {
-        Self {
-            passing: PREFACE_BYTES,
-            in_head: true,
-            header: [0; FRAME_HEADER_BYTES],
-            known: 0,
-            open: false,
-            begun: false,
-        }
-    }
-}
-
-impl Frames {
-    /// Bytes have come.
-    pub(crate) fn read(&mut self, mut bytes: &[u8], state: &Http2State) {
+impl Walk {
+    /// Goes over bytes and calls `begin` with each frame's type, flags and stream.
+    fn over(&mut self, mut bytes: &[u8], mut begin: impl FnMut(u8, u8, u32)) {
         while !bytes.is_empty() {
             if self.passing > 0 {
                 let passed = self.passing.min(bytes.len());
@@ -79,22 +58,150 @@ impl Frames {
             bytes = &bytes[taken..];
             if self.known == FRAME_HEADER_BYTES {
                 self.known = 0;
-                self.begin_frame();
+                let [high, middle, low, kind, flags, a, b, c, d] = self.header;
+                self.passing =
+                    usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+                begin(kind, flags, u32::from_be_bytes([a & 0x7F, b, c, d]));
             }
         }
-        let unfinished =
-            !self.begun || self.open || self.known > 0 || (self.in_head && self.passing > 0);
-        state.unfinished.store(unfinished, Ordering::Relaxed);
     }
 
-    fn begin_frame(&mut self) {
-        let [high, middle, low, kind, flags, ..] = self.header;
-        self.passing = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-        self.begun = true;
-        self.in_head = matches!(kind, HEADERS | CONTINUATION);
-        if self.in_head {
-            self.open = flags & END_HEADERS == 0;
+    /// Returns whether the last frame is complete.
+    const fn is_between_frames(&self) -> bool {
+        self.passing == 0 && self.known == 0
+    }
+}
+
+/// Follows the frames of a connection.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    read: Walk,
+    written: Walk,
+    /// The payload passed over is part of a head.
+    in_head: bool,
+    /// A head's last frame has not come.
+    open: bool,
+    /// The first frame has begun: the preface alone is no beginning.
+    begun: bool,
+    /// The highest stream that the client has opened.
+    last_stream: u32,
+    /// Frames that came since the time was last looked at, and carry nothing of a request.
+    controls: u32,
+    allowance: Allowance,
+}
+
+/// What the connection's task sees of it.
+#[derive(Debug)]
+pub(crate) struct Http2State {
+    /// A head, or the first frame, has begun and not ended.
+    unfinished: AtomicBool,
+    /// The client has sent more frames that ask for nothing than it may.
+    flooded: AtomicBool,
+}
+
+impl Default for Http2State {
+    fn default() -> Self {
+        Self {
+            unfinished: AtomicBool::new(true),
+            flooded: AtomicBool::new(false),
         }
+    }
+}
+
+impl Http2State {
+    /// A head, or the first frame, has begun and not ended.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.unfinished.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the client has sent more frames that ask for nothing than it may.
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.flooded.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self {
+            read: Walk {
+                passing: PREFACE_BYTES,
+                ..Walk::default()
+            },
+            written: Walk::default(),
+            in_head: true,
+            open: false,
+            begun: false,
+            last_stream: 0,
+            controls: 0,
+            allowance: Allowance::new(CONTROLS_PER_SECOND),
+        }
+    }
+}
+
+impl Frames {
+    /// Bytes have come. `now` is asked for where it matters.
+    pub(crate) fn read(&mut self, bytes: &[u8], state: &Http2State, now: impl FnOnce() -> Time) {
+        let Self {
+            read,
+            in_head,
+            open,
+            begun,
+            last_stream,
+            controls,
+            allowance,
+            ..
+        } = self;
+        read.over(bytes, |kind, flags, stream| {
+            *begun = true;
+            *in_head = matches!(kind, HEADERS | CONTINUATION);
+            if *in_head {
+                *open = flags & END_HEADERS == 0;
+            }
+            match kind {
+                HEADERS => {
+                    *last_stream = stream.max(*last_stream);
+                    allowance.earn(CONTROLS_PER_FRAME);
+                }
+                // hyper bounds resets and empty DATA itself.
+                DATA | RST_STREAM | CONTINUATION => {}
+                _ => *controls += 1,
+            }
+        });
+        let unfinished = !self.begun
+            || self.open
+            || self.read.known > 0
+            || (self.in_head && self.read.passing > 0);
+        state.unfinished.store(unfinished, Ordering::Relaxed);
+        if self.controls > 0 {
+            let controls = std::mem::take(&mut self.controls);
+            if !self.allowance.spend(controls, now()) {
+                state.flooded.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Bytes have been written.
+    pub(crate) fn wrote(&mut self, bytes: &[u8]) {
+        let allowance = &mut self.allowance;
+        self.written.over(bytes, |kind, _, _| {
+            if kind == DATA {
+                allowance.earn(CONTROLS_PER_FRAME);
+            }
+        });
+    }
+
+    /// Returns a GOAWAY that says why a flood ends the connection; `None` in the midst of a frame that the client
+    /// does not take.
+    pub(crate) fn goaway(&self) -> Option<[u8; GOAWAY_BYTES]> {
+        if !self.written.is_between_frames() {
+            return None;
+        }
+        let mut frame = [0; GOAWAY_BYTES];
+        frame[2] = 8;
+        frame[3] = GOAWAY;
+        frame[9..13].copy_from_slice(&self.last_stream.to_be_bytes());
+        frame[13..].copy_from_slice(&ENHANCE_YOUR_CALM.to_be_bytes());
+        Some(frame)
     }
 }
 
@@ -115,7 +222,7 @@ mod tests {
         pieces
             .iter()
             .map(|piece| {
-                frames.read(piece, &state);
+                frames.read(piece, &state, || Time(0));
                 state.is_unfinished()
             })
             .collect()
@@ -157,5 +264,64 @@ mod tests {
             let pieces: Vec<_> = bytes.chunks(size).collect();
             assert_eq!(after(&pieces).last(), Some(&false), "{size}");
         }
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn settled() -> (Frames, Http2State) {
+        let (mut frames, state) = (Frames::default(), Http2State::default());
+        let begin = [&[b'p'; PREFACE_BYTES][..], &frame(4, 0, 0)].concat();
+        frames.read(&begin, &state, || Time(0));
+        (frames, state)
+    }
+
+    #[test]
+    fn more_frames_that_ask_for_nothing_than_allowed_in_a_second_are_a_flood() {
+        for kind in [2, 4, 6, 8, 0x42] {
+            let (mut frames, state) = settled();
+            let ping = frame(kind, 0, 8);
+            for second in 1..4 {
+                let now = Time(second * SECOND);
+                for _ in 0..CONTROLS_PER_SECOND {
+                    frames.read(&ping, &state, || now);
+                }
+                assert!(!state.is_flooded(), "type {kind}, second {second}");
+            }
+            frames.read(&ping, &state, || Time(4 * SECOND - 1));
+            assert!(state.is_flooded(), "type {kind}");
+        }
+    }
+
+    #[test]
+    fn requests_and_answers_make_up_for_frames_that_ask_for_nothing() {
+        let (mut frames, state) = settled();
+        let now = || Time(SECOND);
+        let (update, data) = (frame(8, 0, 4), frame(DATA, 0, 200));
+        for _ in 0..CONTROLS_PER_SECOND {
+            frames.wrote(&data);
+            for _ in 0..CONTROLS_PER_FRAME {
+                frames.read(&update, &state, now);
+            }
+        }
+        let head = frame(HEADERS, END_HEADERS, 20);
+        for _ in 0..CONTROLS_PER_SECOND {
+            frames.read(&head, &state, now);
+            frames.read(&update, &state, now);
+        }
+        assert!(!state.is_flooded());
+    }
+
+    #[test]
+    fn a_goaway_stands_between_frames_and_names_the_last_stream() {
+        let (mut frames, state) = settled();
+        let mut head = frame(HEADERS, END_HEADERS, 20);
+        head[8] = 7;
+        frames.read(&head, &state, || Time(0));
+        let data = frame(DATA, 0, 200);
+        frames.wrote(&data[..30]);
+        assert_eq!(frames.goaway(), None);
+        frames.wrote(&data[30..]);
+        let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0xB];
+        assert_eq!(frames.goaway(), Some(goaway));
     }
 }

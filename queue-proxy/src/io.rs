@@ -20,7 +20,8 @@ use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
-use crate::frames::{Frames, Http2State};
+use crate::clock::Clock;
+use crate::frames::{Frames, GOAWAY_BYTES, Http2State};
 use crate::framing::{BodyFraming, Framing};
 use crate::socket::Socket;
 use crate::tls::Negotiated;
@@ -188,20 +189,38 @@ pub(crate) struct ClientIo {
     prefix: Bytes,
 }
 
+/// A GOAWAY, if there is a place for it.
+type Goaway = Option<[u8; GOAWAY_BYTES]>;
+
 /// What is noted of the bytes that pass.
 #[derive(Debug)]
 pub(crate) enum Protocol {
     /// See [`ConnectionState`].
     Http1(Arc<ConnectionState>),
     /// See [`Frames`].
-    Http2(Frames, Arc<Http2State>),
+    Http2(Box<Frames>, Arc<Http2State>, Clock),
 }
 
 impl Protocol {
     fn note_read(&mut self, bytes: &[u8]) {
         match self {
             Self::Http1(state) => state.note_read(bytes),
-            Self::Http2(frames, state) => frames.read(bytes, state),
+            Self::Http2(frames, state, clock) => frames.read(bytes, state, || clock.now()),
+        }
+    }
+
+    fn note_written(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Http1(_) => {}
+            Self::Http2(frames, ..) => frames.wrote(bytes),
+        }
+    }
+
+    /// Returns what ends a connection whose client sends frames that ask for nothing without end.
+    fn goaway(&self) -> Option<Goaway> {
+        match self {
+            Self::Http2(frames, state, _) if state.is_flooded() => Some(frames.goaway()),
+            _ => None,
         }
     }
 }
@@ -267,12 +286,31 @@ impl ClientIo {
     }
 }
 
+impl ClientIo {
+    /// Says why the connection ends. Pending while the client does not take what stands before that.
+    fn poll_goodbye(&mut self, cx: &mut Context<'_>, goaway: Goaway) -> Poll<()> {
+        // In the midst of a frame hyper waits for the socket, and reads again when it has written the rest.
+        let Some(goaway) = goaway else {
+            return Poll::Pending;
+        };
+        let mut transport = Pin::new(&mut self.transport);
+        // Whether it was written or not, the connection ends.
+        let _written = ready!(transport.as_mut().poll_write(cx, &goaway));
+        let _ended = transport.as_mut().poll_shutdown(cx);
+        Poll::Ready(())
+    }
+}
+
 impl AsyncRead for ClientIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(goaway) = self.protocol.goaway() {
+            ready!(self.poll_goodbye(cx, goaway));
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let before = buf.filled().len();
         let prefixed = self.prefix.len().min(buf.remaining());
         if prefixed > 0 {
@@ -302,7 +340,9 @@ impl AsyncWrite for ClientIo {
         if let Some(done) = ready!(self.poll_trailers(cx, buf)) {
             return Poll::Ready(done);
         }
-        Pin::new(&mut self.transport).poll_write(cx, buf)
+        let written = ready!(Pin::new(&mut self.transport).poll_write(cx, buf))?;
+        self.protocol.note_written(&buf[..written]);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -317,7 +357,14 @@ impl AsyncWrite for ClientIo {
         if let Some(done) = ready!(self.poll_trailers(cx, first)) {
             return Poll::Ready(done);
         }
-        Pin::new(&mut self.transport).poll_write_vectored(cx, bufs)
+        let written = ready!(Pin::new(&mut self.transport).poll_write_vectored(cx, bufs))?;
+        let mut left = written;
+        for buf in bufs {
+            let taken = left.min(buf.len());
+            self.protocol.note_written(&buf[..taken]);
+            left -= taken;
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -10,6 +10,7 @@ mod admission;
 #[doc(hidden)]
 pub mod bench;
 mod body;
+mod buffered;
 mod client_body;
 mod clock;
 mod config;

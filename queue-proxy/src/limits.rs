@@ -1,4 +1,4 @@
-//! How much of the process one client's connection may take.
+//! How much of the process one client's connection, and all slow readers together, may take.
 //!
 //! The defaults are no looser than Knative's, and are the most that is allowed: a revision may tighten them, by
 //! annotation or variable as it sets other options. Doing so switches nothing else on.
@@ -8,11 +8,12 @@ use std::time::Duration;
 use crate::options::{duration, integer};
 
 /// Keys of the options that set limits.
-pub(crate) const KEYS: [&str; 4] = [
+pub(crate) const KEYS: [&str; 5] = [
     "limit-head-bytes",
     "limit-head-lines",
     "limit-head-time",
     "limit-streams",
+    "limit-buffered-bytes",
 ];
 
 /// The most that is allowed, and the default: 1 MiB and what Go's server allows beyond it.
@@ -28,6 +29,10 @@ const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 const HEAD_TIME_MIN: Duration = Duration::from_secs(1);
 /// Streams on one HTTP/2 connection at once, as Knative's.
 const STREAMS_MAX: u32 = 250;
+/// Bytes held for slow readers: beside what a thousand connections take otherwise, within 160 MiB.
+const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A few bodies at full speed.
+const BUFFERED_BYTES_MIN: usize = 1024 * 1024;
 
 /// See the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +46,8 @@ pub(crate) struct Limits {
     pub head_time: Duration,
     /// Requests at once on one HTTP/2 connection.
     pub streams: u32,
+    /// Bytes of bodies that the process holds for readers that are slow, before it reads less from their sources.
+    pub buffered_bytes: usize,
 }
 
 impl Default for Limits {
@@ -50,6 +57,7 @@ impl Default for Limits {
             head_lines: HEAD_LINES_MAX,
             head_time: HEAD_TIME_MAX,
             streams: STREAMS_MAX,
+            buffered_bytes: BUFFERED_BYTES_MAX,
         }
     }
 }
@@ -75,6 +83,9 @@ impl Limits {
                 self.head_time = time;
             }
             "limit-streams" => self.streams = integer(value, 1, STREAMS_MAX)?,
+            "limit-buffered-bytes" => {
+                self.buffered_bytes = integer(value, BUFFERED_BYTES_MIN, BUFFERED_BYTES_MAX)?;
+            }
             _ => return Err(format!("no limit; limits: {}", KEYS.join(", "))),
         }
         Ok(())
@@ -93,6 +104,7 @@ mod tests {
             ("limit-head-lines", "32", "1001"),
             ("limit-head-time", "1.5s", "61s"),
             ("limit-streams", "1", "251"),
+            ("limit-buffered-bytes", "1048576", "67108865"),
         ] {
             assert_eq!(limits.set(key, good), Ok(()), "{key}");
             let why = limits.set(key, bad).unwrap_err();
@@ -103,12 +115,14 @@ mod tests {
             head_lines: 32,
             head_time: Duration::from_millis(1_500),
             streams: 1,
+            buffered_bytes: 1 << 20,
         };
         assert_eq!(limits, tightest);
         for (key, bad) in [
             ("limit-head-bytes", "8191"),
             ("limit-head-time", "999ms"),
             ("limit-streams", "0"),
+            ("limit-buffered-bytes", "1048575"),
         ] {
             assert!(limits.set(key, bad).is_err(), "{key}");
         }

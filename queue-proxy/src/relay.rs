@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::admission::Permit;
+use crate::buffered::{Buffered, Piece, Transfer};
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::io::{ConnectionState, Serving};
@@ -52,7 +53,9 @@ pub(crate) enum BodyError {
 }
 
 /// What is polled of a response's body.
-pub(crate) type PolledFrame = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
+pub(crate) type PolledFrame = Poll<Option<Result<Frame<Piece>, BodyError>>>;
+/// The same before it is charged to the body.
+type PolledBytes = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
 
 /// What a request holds until its response has ended.
 #[derive(Debug, Default)]
@@ -80,6 +83,8 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(crate) struct Relay {
     app: Arc<Mutex<AppSide>>,
+    /// What is held for the client.
+    transfer: Arc<Transfer>,
     watchdog: Option<AbortHandle>,
     serving: Option<Serving>,
     exchange: Option<Arc<Exchange>>,
@@ -240,6 +245,7 @@ impl Relay {
         in_flight: InFlight,
         mut timeouts: Timeouts,
         learn: bool,
+        buffered: &Arc<Buffered>,
     ) -> Box<Self> {
         timeouts.note_write();
         let InFlight {
@@ -263,6 +269,7 @@ impl Relay {
                 awaited: None,
                 watchdog: None,
             })),
+            transfer: Transfer::new(buffered),
             watchdog: None,
             serving,
             exchange,
@@ -282,7 +289,7 @@ impl Relay {
     /// # Errors
     /// The response breaks off before them.
     pub(crate) async fn first_bytes(&mut self) -> Result<Bytes, BodyError> {
-        let frame = poll_fn(|cx| self.poll_frame(cx)).await.transpose()?;
+        let frame = poll_fn(|cx| self.poll_bytes(cx)).await.transpose()?;
         let bytes = frame
             .as_ref()
             .and_then(Frame::data_ref)
@@ -309,6 +316,13 @@ impl Relay {
 
     /// The next frame for the client.
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        let frame = ready!(self.poll_bytes(cx));
+        let transfer = &self.transfer;
+        let charge = |frame: Frame<Bytes>| frame.map_data(|bytes| transfer.piece(bytes));
+        Poll::Ready(frame.map(|frame| frame.map(charge)))
+    }
+
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> PolledBytes {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }
@@ -321,13 +335,17 @@ impl Relay {
         }
     }
 
-    fn poll_passing(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+    fn poll_passing(&mut self, cx: &mut Context<'_>) -> PolledBytes {
         if self.burst >= BURST_MAX {
             self.burst = 0;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let polled = self.app().poll(cx);
+        let polled = match self.transfer.poll_room(cx) {
+            Poll::Ready(()) => self.app().poll(cx),
+            // As while hyper does not ask: the watchdog looks after the user container's side.
+            Poll::Pending => Poll::Pending,
+        };
         let Poll::Ready(polled) = polled else {
             self.burst = 0;
             self.watch();
@@ -399,7 +417,7 @@ impl Relay {
         }
     }
 
-    fn on_trailers(&mut self, mut trailers: HeaderMap, cx: &mut Context<'_>) -> PolledFrame {
+    fn on_trailers(&mut self, mut trailers: HeaderMap, cx: &mut Context<'_>) -> PolledBytes {
         if trailers.len() > HEAD_LINES_MAX {
             return self.break_off(BodyError::TooManyTrailers, cx);
         }
@@ -417,7 +435,7 @@ impl Relay {
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
 
-    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> PolledBytes {
         if let Some(connection) = &self.http1 {
             ready!(connection.poll_trailers(cx));
         }
@@ -442,7 +460,7 @@ impl Relay {
     }
 
     /// A timeout struck in the midst of the response.
-    fn expire(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+    fn expire(&mut self, cx: &mut Context<'_>) -> PolledBytes {
         if let Some(exchange) = &self.exchange {
             exchange.note(Outcome::Timeout);
         }
@@ -468,7 +486,7 @@ impl Relay {
 
     /// Ends the message with an error. On HTTP/1 hyper closes the connection at once then, so what was
     /// passed on before is written first.
-    fn break_off(&mut self, error: BodyError, cx: &mut Context<'_>) -> PolledFrame {
+    fn break_off(&mut self, error: BodyError, cx: &mut Context<'_>) -> PolledBytes {
         self.app().live = None;
         let Some(connection) = &self.http1 else {
             self.end(State::Ended);
@@ -480,7 +498,7 @@ impl Relay {
         Poll::Pending
     }
 
-    fn poll_broken(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+    fn poll_broken(&mut self, cx: &mut Context<'_>) -> PolledBytes {
         if let Some(connection) = &self.http1 {
             ready!(connection.poll_trailers(cx));
         }

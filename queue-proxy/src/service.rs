@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use crate::activator::ActivatorShare;
 use crate::admission::{Admission, Claim, Permit, Refused};
 use crate::body::ProxyBody;
+use crate::buffered::Buffered;
 use crate::client_body::{ClientBody, ReadAhead};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -57,6 +58,7 @@ pub(crate) struct Proxy {
     drain: Arc<Drain>,
     prober: Arc<Prober>,
     tunnels: TaskTracker,
+    buffered: Arc<Buffered>,
     read_ahead: Arc<ReadAhead>,
     observer: Arc<Observer>,
     /// `K-Kubelet-Probe` headers that were not believed.
@@ -97,6 +99,8 @@ impl Proxy {
         drain: Arc<Drain>,
         observer: Arc<Observer>,
     ) -> Arc<Self> {
+        let buffered = Buffered::new(config.options.limits.buffered_bytes);
+        let read_ahead = ReadAhead::new(&buffered);
         Arc::new(Self {
             clock,
             admission,
@@ -105,12 +109,17 @@ impl Proxy {
                 config.options.trust_budget,
                 config.request_timeout,
             ),
-            upstream: Upstream::new(config.user_port, config.idle_connections()),
+            upstream: Upstream::new(
+                config.user_port,
+                config.idle_connections(),
+                Arc::clone(&buffered),
+            ),
+            buffered,
             stat,
             drain,
             prober: Prober::new(config.readiness.clone(), config.http2_auto_detection),
             tunnels: TaskTracker::new(),
-            read_ahead: Arc::default(),
+            read_ahead,
             observer,
             disbelieved: AtomicU64::new(0),
             activator: ActivatorShare::default(),
@@ -464,7 +473,14 @@ impl Proxy {
             in_flight.finish(source, learn);
             return Response::from_parts(answer, ProxyBody::empty());
         }
-        let mut relay = Relay::new(incoming, source, in_flight, timeouts.clone(), learn);
+        let mut relay = Relay::new(
+            incoming,
+            source,
+            in_flight,
+            timeouts.clone(),
+            learn,
+            &self.buffered,
+        );
         relay.remaining = length;
         relay.mid_stream_timeout = self.config.options.mid_stream_timeout;
         relay.http1.clone_from(&client.http1);
@@ -621,7 +637,8 @@ impl Handler for Proxy {
         // Not within the future: hyper drops it before it has run if the client leaves with its request, and
         // the request has come all the same.
         let mut arrived = self.begin(&client, &mut request);
-        let mut request = request.map(|body| ClientBody::new(body, client.http1.clone()));
+        let mut request =
+            request.map(|body| ClientBody::new(body, client.http1.clone(), &self.buffered));
         // Held here and lent to all steps: handed through by value, it would have room in each one's future.
         async move { self.serve(&client, &mut request, &mut arrived).await }
     }

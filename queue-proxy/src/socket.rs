@@ -8,13 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// So many bytes are read in one turn of a task: they may be thousands of small things to look at, interim
 /// responses without end among them.
 const BURST_BYTES_MAX: usize = 128 * 1024;
+/// One read gives so many bytes at most, of which one piece of a body is made. It is less than the power of two
+/// above it: hyper doubles its buffer after a read that filled it.
+pub(crate) const READ_BYTES_MAX: usize = 31 * 1024;
 
 /// How many bytes may still be read before something is complete. No bound, unless one is set.
 #[derive(Debug)]
@@ -55,7 +58,7 @@ impl Budget {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Socket {
-    read: OwnedReadHalf,
+    read: Take<OwnedReadHalf>,
     write: Arc<OwnedWriteHalf>,
     /// Bytes read since something else had a turn.
     burst: usize,
@@ -68,7 +71,7 @@ impl Socket {
         let (read, write) = stream.into_split();
         let write = Arc::new(write);
         let socket = Self {
-            read,
+            read: read.take(0),
             write: Arc::clone(&write),
             burst: 0,
             budget: Arc::default(),
@@ -115,6 +118,7 @@ impl AsyncRead for Socket {
             return Poll::Pending;
         }
         let before = buf.filled().len();
+        self.read.set_limit(READ_BYTES_MAX as u64);
         let polled = Pin::new(&mut self.read).poll_read(cx, buf);
         if !self.budget.spend(buf.filled().len() - before) {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));

@@ -34,6 +34,9 @@ pub(crate) const CERTIFICATES_DEFAULT: &str = "/var/lib/knative/certs";
 /// The files are looked at this often. Fixed by Knative.
 const RELOAD_PERIOD: Duration = Duration::from_secs(60);
 
+/// What is encrypted and not sent yet, of a client that does not read.
+const SEND_BYTES_MAX: usize = 32 * 1024;
+
 /// What the environment says of TLS, as it stands there: it matters only where there are certificates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -166,9 +169,11 @@ impl Tls {
     /// # Errors
     /// The client offers nothing that is allowed, or leaves.
     pub(crate) async fn accept(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
-        TlsAcceptor::from(Arc::clone(&self.config))
+        let mut stream = TlsAcceptor::from(Arc::clone(&self.config))
             .accept(socket)
-            .await
+            .await?;
+        stream.get_mut().1.set_buffer_limit(Some(SEND_BYTES_MAX));
+        Ok(stream)
     }
 
     /// Changed files that could not be used, since the start.

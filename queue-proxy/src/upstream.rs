@@ -26,6 +26,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::buffered::{Buffered, Reserved};
 use crate::client_body::ClientBody;
 use crate::connection::keep_alive;
 use crate::limits::{HEAD_BYTES_MAX, HEAD_LINES_MAX};
@@ -41,19 +42,21 @@ const DIAL_GROWTH_PERCENT: u32 = 140;
 /// … and there are at most this many. Only time-outs are tried again.
 const DIAL_ATTEMPTS: u32 = 15;
 const DIAL_PAUSE: Duration = Duration::from_millis(40);
-/// The largest response head, and what is buffered of a body that nobody takes.
+/// The largest response head.
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The kernel asks whether the user container is still there after this time without a byte.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Receive window of a stream from the user container …
-const HTTP2_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Receive window of a stream from the user container: what it may send that nobody reads …
+const HTTP2_WINDOW_BYTES: u32 = 64 * 1024;
+/// … and that of a stream for which there is no room on the account of what is held: half of a frame …
+const HTTP2_NARROW_WINDOW_BYTES: u32 = 8 * 1024;
 /// … and of a connection: streams whose clients do not read hold up no other.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 
 /// The heads of one answer, interim ones without end among them, and what follows in the same read.
 const HEADS_BYTES_MAX: usize = 1024 * 1024;
 
-/// HTTP/2 connections at once, however few streams the user container allows on each.
+/// HTTP/2 connections of one window at once, however few streams the user container allows on each.
 const HTTP2_CONNECTIONS_MAX: usize = 64;
 
 /// Why the user container gave no answer.
@@ -124,6 +127,7 @@ pub(crate) struct Upstream {
     http2_made: AtomicU64,
     /// Requests sent a second time, since the start.
     retries: AtomicU64,
+    buffered: Arc<Buffered>,
 }
 
 /// Idle connections, the one used last at the end. Boxed once, then moved about: one is 700 bytes.
@@ -145,6 +149,8 @@ struct Http2 {
     /// Grows from connection to connection.
     number: u64,
     sender: http2::SendRequest<ClientBody>,
+    /// Receive window of each stream: that of a stream cannot be set by itself.
+    window: u32,
     idle_since: Instant,
     streams: Arc<AtomicUsize>,
     /// How many streams the user container allows at once.
@@ -170,12 +176,16 @@ struct Failed {
 
 /// A stream of an HTTP/2 connection, counted as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Stream(Arc<AtomicUsize>);
+pub(crate) struct Stream {
+    streams: Arc<AtomicUsize>,
+    /// Its window, on the account of what is held.
+    _window: Option<Reserved>,
+}
 
 impl Upstream {
     /// No connections yet; at most `idle_max` will be kept idle.
     #[must_use]
-    pub(crate) fn new(port: u16, idle_max: usize) -> Arc<Self> {
+    pub(crate) fn new(port: u16, idle_max: usize, buffered: Arc<Buffered>) -> Arc<Self> {
         Arc::new(Self {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
             host: HeaderValue::try_from(format!("127.0.0.1:{port}")).expect("digits and dots"),
@@ -185,6 +195,7 @@ impl Upstream {
             http2_dialing: Semaphore::new(1),
             http2_made: AtomicU64::new(0),
             retries: AtomicU64::new(0),
+            buffered,
         })
     }
 
@@ -312,18 +323,25 @@ impl Upstream {
     /// Returns a stream of an open connection with room for it, else of a new one. After a failure, only of
     /// connections made after the one that failed.
     async fn http2_stream(&self, failed_on: Option<u64>) -> Result<Taken, UpstreamError> {
-        if let Some(taken) = self.http2_stream_of_open(failed_on) {
+        let mut reserved = self.buffered.reserve(HTTP2_WINDOW_BYTES as usize);
+        let window = if reserved.is_some() {
+            HTTP2_WINDOW_BYTES
+        } else {
+            HTTP2_NARROW_WINDOW_BYTES
+        };
+        if let Some(taken) = self.http2_stream_of_open(failed_on, window, &mut reserved) {
             return Ok(taken);
         }
         // Closed never: it lives as long as `self`.
         let _dialing = self.http2_dialing.acquire().await;
-        if let Some(taken) = self.http2_stream_of_open(failed_on) {
+        if let Some(taken) = self.http2_stream_of_open(failed_on, window, &mut reserved) {
             return Ok(taken);
         }
         let socket = self.dial().await?;
         let (sender, mut driver) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .initial_stream_window_size(HTTP2_WINDOW_BYTES)
+            .initial_stream_window_size(window)
+            .max_send_buf_size(HTTP2_WINDOW_BYTES as usize)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
             .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).expect("one mebibyte"))
             .handshake(TokioIo::new(socket))
@@ -334,6 +352,7 @@ impl Upstream {
         let connection = Http2 {
             number,
             sender: sender.clone(),
+            window,
             idle_since: Instant::now(),
             streams: Arc::new(AtomicUsize::new(1)),
             streams_max: Arc::clone(&streams_max),
@@ -352,29 +371,36 @@ impl Upstream {
         self.http2().push(connection);
         Ok(Taken {
             sender,
-            stream: Stream(streams),
+            stream: Stream::new(streams, reserved),
             number,
             is_reused: false,
         })
     }
 
-    /// Returns a stream of a connection with room for it; where there are as many connections as there may be, of
-    /// the one with the fewest streams, on which it waits until the user container allows it.
-    fn http2_stream_of_open(&self, failed_on: Option<u64>) -> Option<Taken> {
+    /// Returns a stream of a connection with this window and room for it; where there are as many such connections as
+    /// there may be, of the one with the fewest streams, on which it waits until the user container allows it.
+    /// The stream takes over what was reserved for it.
+    fn http2_stream_of_open(
+        &self,
+        failed_on: Option<u64>,
+        window: u32,
+        reserved: &mut Option<Reserved>,
+    ) -> Option<Taken> {
         let mut connections = self.http2();
         connections.retain(|connection| !connection.sender.is_closed());
         let streams = |connection: &&Http2| connection.streams.load(Ordering::Relaxed);
-        let with_room = connections.iter().find(|connection| {
+        let alike = || connections.iter().filter(|it| it.window == window);
+        let with_room = alike().find(|connection| {
             failed_on.is_none_or(|failed| connection.number > failed)
                 && streams(connection) < connection.streams_max.load(Ordering::Relaxed)
         });
-        let is_full = connections.len() >= HTTP2_CONNECTIONS_MAX;
-        let least = || connections.iter().min_by_key(streams).filter(|_| is_full);
+        let is_full = alike().count() >= HTTP2_CONNECTIONS_MAX;
+        let least = || alike().min_by_key(streams).filter(|_| is_full);
         let connection = with_room.or_else(least)?;
         connection.streams.fetch_add(1, Ordering::Relaxed);
         Some(Taken {
             sender: connection.sender.clone(),
-            stream: Stream(Arc::clone(&connection.streams)),
+            stream: Stream::new(Arc::clone(&connection.streams), reserved.take()),
             number: connection.number,
             is_reused: true,
         })
@@ -502,8 +528,17 @@ impl Connection {
     }
 }
 
+impl Stream {
+    const fn new(streams: Arc<AtomicUsize>, window: Option<Reserved>) -> Self {
+        Self {
+            streams,
+            _window: window,
+        }
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -2,17 +2,22 @@
 
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use tests::app2::App2;
 use tests::client::Client;
 use tests::client2::{Client2, empty, full};
 
 use crate::{Watched, proxy};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// A flood is noticed long before.
+const FLOOD_MAX: Duration = Duration::from_secs(60);
 /// `:method GET`, `:scheme http`, `:path /`, `:authority a` (not indexed, without Huffman coding).
 const HEAD: &[u8] = &[0x82, 0x86, 0x84, 0x01, 1, b'a'];
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length[1..].to_vec();
     frame.extend([kind, flags]);
@@ -77,6 +82,54 @@ async fn settings() {
 #[tokio::test]
 async fn pings() {
     attack(200_000, |_| frame(6, 0, 0, &[7; 8])).await;
+}
+
+/// Writes such frames without end until the connection is closed; the last frame that came.
+async fn last_frame_after(watched: &Watched, piece: Vec<u8>) -> Vec<u8> {
+    let stream = TcpStream::connect(watched.proxy.address()).await.unwrap();
+    let (mut read, mut write) = stream.into_split();
+    let begin = [PREFACE, &frame(4, 0, 0, &[]), &headers(1, 4)].concat();
+    write.write_all(&begin).await.unwrap();
+    let writing = tokio::spawn(async move {
+        let many = piece.repeat(500);
+        while write.write_all(&many).await.is_ok() {}
+    });
+    let mut last = Vec::new();
+    let reading = async {
+        loop {
+            let mut head = [0; 9];
+            if read.read_exact(&mut head).await.is_err() {
+                return;
+            }
+            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            if read.read_exact(&mut payload).await.is_err() {
+                return;
+            }
+            last = [&head[..], &payload].concat();
+        }
+    };
+    let ended = tokio::time::timeout(FLOOD_MAX, reading).await;
+    assert!(ended.is_ok(), "the connection is open after {FLOOD_MAX:?}");
+    writing.abort();
+    last
+}
+
+#[tokio::test]
+async fn who_sends_frames_that_ask_for_nothing_without_end_is_asked_to_calm_down() {
+    let watched = Watched::start(|builder| builder).await;
+    for piece in [
+        frame(6, 0, 0, &[7; 8]),
+        frame(2, 0, 3, &[0, 0, 0, 0, 16]),
+        frame(4, 0, 0, &[]),
+        frame(0x42, 0, 0, &[7; 8]),
+    ] {
+        let kind = piece[3];
+        let last = last_frame_after(&watched, piece).await;
+        // Stream 1 may have been served; the reason is ENHANCE_YOUR_CALM.
+        let goaway = frame(7, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0xB]);
+        assert_eq!(last, goaway, "frames of type {kind}");
+    }
+    watched.end_well().await;
 }
 
 #[tokio::test]

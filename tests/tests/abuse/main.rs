@@ -6,6 +6,7 @@ mod app;
 mod floods;
 mod limits;
 mod memory;
+mod readers;
 mod slow;
 mod smuggling;
 mod trust;

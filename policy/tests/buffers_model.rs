@@ -1,0 +1,76 @@
+//! Random bodies and readers under [`policy::buffers::Bounds`].
+
+use policy::buffers::Bounds;
+use proptest::prelude::*;
+
+const PIECE_MAX: usize = 32;
+
+/// What happens to one body.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// It has a piece of so many bytes for its reader.
+    Offer(usize),
+    /// Its reader takes the oldest piece.
+    Take,
+}
+
+fn steps(bodies: usize) -> impl Strategy<Value = Vec<(usize, Step)>> {
+    let step = prop_oneof![(1..=PIECE_MAX).prop_map(Step::Offer), Just(Step::Take)];
+    prop::collection::vec((0..bodies, step), 0..400)
+}
+
+proptest! {
+    #[test]
+    fn no_body_and_no_sum_exceeds_its_bound_by_more_than_a_piece_each(
+        each in 1_usize..200,
+        all in 1_usize..400,
+        steps in steps(8),
+    ) {
+        let bounds = Bounds { each, all };
+        let mut bodies = vec![Vec::new(); 8];
+        for (body, step) in steps {
+            let held = |bodies: &[Vec<usize>], body: usize| bodies[body].iter().sum::<usize>();
+            let sum: usize = bodies.iter().flatten().sum();
+            match step {
+                Step::Offer(bytes) => {
+                    if bounds.may_take(held(&bodies, body), sum) {
+                        bodies[body].push(bytes);
+                    }
+                }
+                Step::Take => {
+                    if !bodies[body].is_empty() {
+                        bodies[body].remove(0);
+                    }
+                }
+            }
+            for body in 0..bodies.len() {
+                prop_assert!(held(&bodies, body) < each + PIECE_MAX);
+            }
+            let sum: usize = bodies.iter().flatten().sum();
+            prop_assert!(sum < all + bodies.len() * PIECE_MAX);
+        }
+    }
+}
+
+#[test]
+fn a_body_whose_reader_has_taken_all_goes_on_whatever_others_hold() {
+    let bounds = Bounds { each: 1, all: 1 };
+    assert!(bounds.may_take(0, usize::MAX));
+    assert!(!bounds.may_take(1, 1));
+}
+
+#[test]
+fn a_body_is_bounded_while_there_is_room_for_all() {
+    let bounds = Bounds { each: 10, all: 100 };
+    assert!(bounds.may_take(9, 99));
+    assert!(!bounds.may_take(10, 10));
+    assert!(!bounds.may_take(9, 100));
+}
+
+#[test]
+fn what_is_set_aside_never_exceeds_the_bound_of_all() {
+    let bounds = Bounds { each: 10, all: 100 };
+    assert!(bounds.may_reserve(40, 60));
+    assert!(!bounds.may_reserve(41, 60));
+    assert!(!bounds.may_reserve(usize::MAX, usize::MAX));
+}

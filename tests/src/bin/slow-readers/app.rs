@@ -1,0 +1,119 @@
+//! The user container: as many bytes as the path says, or one that takes nothing, or an echo without an end.
+
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::Either;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+
+/// One frame of a large answer.
+const PIECE: &[u8] = &[b'x'; 64 * 1024];
+/// One frame of an answer in small pieces.
+const CRUMB: &[u8] = &[b'x'; 100];
+
+/// `bytes` in frames of `piece`.
+pub(crate) struct Repeated {
+    left: usize,
+    piece: &'static [u8],
+}
+
+impl Body for Repeated {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let piece = self.piece;
+        let size = piece.len().min(self.left);
+        self.left -= size;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&piece[..size])))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left as u64)
+    }
+}
+
+/// Starts a user container that lasts as long as the program, and returns its port.
+pub(crate) async fn start() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let port = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream));
+        }
+    });
+    Ok(port)
+}
+
+async fn serve(stream: TcpStream) {
+    let mut begin = [0; 3];
+    let peeked = stream.peek(&mut begin).await;
+    let speaks_http2 = peeked.is_ok_and(|_| begin == *b"PRI");
+    let io = TokioIo::new(stream);
+    let service = service_fn(answer);
+    // A connection that breaks off is the attacker's business.
+    if speaks_http2 {
+        let _ended = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .serve_connection(io, service)
+            .await;
+    } else {
+        let _ended = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(None)
+            .serve_connection(io, service)
+            .with_upgrades()
+            .await;
+    }
+}
+
+type Answer = Response<Either<Repeated, http_body_util::Empty<Bytes>>>;
+
+async fn answer(mut request: Request<Incoming>) -> Result<Answer, Infallible> {
+    match request.uri().path() {
+        "/ignore" => {
+            // The body is neither read nor given up.
+            let () = std::future::pending().await;
+        }
+        "/tunnel" => {
+            tokio::spawn(async move {
+                let Ok(upgraded) = hyper::upgrade::on(&mut request).await else {
+                    return;
+                };
+                let mut tunnel = TokioIo::new(upgraded);
+                while tunnel.write_all(PIECE).await.is_ok() {}
+            });
+            let mut answer = Response::new(Either::Right(http_body_util::Empty::new()));
+            *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            let headers = answer.headers_mut();
+            headers.insert(header::CONNECTION, "Upgrade".parse().expect("a value"));
+            headers.insert(header::UPGRADE, "flood".parse().expect("a value"));
+            return Ok(answer);
+        }
+        _ => {}
+    }
+    let path = request.uri().path();
+    let (piece, bytes) = match path.strip_prefix("/crumbs/") {
+        Some(bytes) => (CRUMB, bytes),
+        None => (PIECE, &path[1..]),
+    };
+    Ok(Response::new(Either::Left(Repeated {
+        left: bytes.parse().unwrap_or(0),
+        piece,
+    })))
+}

@@ -1,0 +1,187 @@
+//! Measures what clients that do not read, and user containers that do not read, make a queue-proxy hold: Weir's, and
+//! Knative's own where `KNATIVE_QUEUE_PROXY` names it.
+//!
+//! `cargo run --release -p tests --bin slow-readers -- [--attacks A,B] [--seconds S] [--weir BINARY]`
+//!
+//! Memory is the resident memory of the proxy's process, sampled all through the attack; what the kernel keeps for all
+//! sockets of this network namespace, the attackers' and the user container's among them, stands beside it. Meanwhile a
+//! client that reads sends one small request after the other. Knative's own listens on all interfaces: where
+//! another queue-proxy runs, start this within `unshare --net sh -c 'ip link set lo up && exec …'`.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program"
+)]
+
+mod app;
+mod attack;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tests::client::Client;
+use tests::proxy::{Builder, Proxy};
+use tokio::time::Instant;
+
+use crate::attack::Attack;
+
+const USAGE: &str = "usage: slow-readers [--attacks A,B] [--readers N] [--seconds S] [--weir BINARY]\n\
+    --attacks A,B  of readers, windows, stalled, trickle, uploads, uploads2, tunnels (all)\n\
+    --readers N    connections of an HTTP/1 attack, 1 to 10000 (1000); HTTP/2 attacks have 20 of 100 streams\n\
+    --seconds S    how long each attack lasts, 1 to 60 (10)\n\
+    --weir BINARY  the queue-proxy to measure (the build beside this program)\n\
+    KNATIVE_QUEUE_PROXY names Knative's own, to be measured too";
+/// Memory is looked at so often, and the client that reads waits so long between its requests.
+const PERIOD: Duration = Duration::from_millis(20);
+/// Memory is to be back after this time.
+const BACK: Duration = Duration::from_secs(5);
+const MEBIBYTE: f64 = 1_048_576.0;
+
+struct Options {
+    attacks: Vec<Attack>,
+    readers: usize,
+    span: Duration,
+    weir: PathBuf,
+}
+
+/// What one attack showed. Memory in bytes.
+#[derive(Debug, Default)]
+struct Shown {
+    before: usize,
+    peak: usize,
+    after: usize,
+    /// The kernel's memory for sockets at its most.
+    kernel: usize,
+    /// The slowest answer that a client which reads got.
+    slowest: Duration,
+    /// How many answers it got.
+    answers: usize,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let Some(options) = parse(&arguments) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match run(&options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("slow-readers: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(arguments: &[String]) -> Option<Options> {
+    let beside = std::env::current_exe().ok()?.with_file_name("queue-proxy");
+    let mut options = Options {
+        attacks: Attack::ALL.to_vec(),
+        readers: 1_000,
+        span: Duration::from_secs(10),
+        weir: beside,
+    };
+    for pair in arguments.chunks(2) {
+        let [name, value] = pair else { return None };
+        match name.as_str() {
+            "--attacks" => {
+                options.attacks = value.split(',').map(Attack::named).collect::<Option<_>>()?;
+            }
+            "--readers" => {
+                options.readers = value.parse().ok().filter(|n| (1..=10_000).contains(n))?;
+            }
+            "--seconds" => {
+                let seconds = value.parse().ok().filter(|s| (1..=60).contains(s))?;
+                options.span = Duration::from_secs(seconds);
+            }
+            "--weir" => options.weir = value.into(),
+            _ => return None,
+        }
+    }
+    Some(options)
+}
+
+async fn run(options: &Options) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        options.weir.is_file(),
+        "{} is no file: cargo build --release -p queue-proxy, or --weir",
+        options.weir.display()
+    );
+    let mut binaries = vec![("Weir", options.weir.clone())];
+    if let Some(binary) = std::env::var_os("KNATIVE_QUEUE_PROXY") {
+        binaries.push(("Knative", binary.into()));
+    }
+    println!(
+        "| attack | proxy | MiB before | MiB at most | MiB {} s after | kernel MiB at most | slowest other answer ms | other answers |",
+        BACK.as_secs()
+    );
+    println!("|---|---|---:|---:|---:|---:|---:|---:|");
+    for attack in &options.attacks {
+        for (name, binary) in &binaries {
+            let shown = measure(options, *attack, binary)
+                .await
+                .with_context(|| format!("{} against {name}", attack.name()))?;
+            let mebibytes = |bytes: usize| bytes as f64 / MEBIBYTE;
+            println!(
+                "| {} | {name} | {:.1} | {:.1} | {:.1} | {:.0} | {:.0} | {} |",
+                attack.name(),
+                mebibytes(shown.before),
+                mebibytes(shown.peak),
+                mebibytes(shown.after),
+                mebibytes(shown.kernel),
+                shown.slowest.as_secs_f64() * 1e3,
+                shown.answers,
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn measure(options: &Options, attack: Attack, binary: &Path) -> anyhow::Result<Shown> {
+    let port = app::start().await?;
+    let binary = binary.to_str().context("a path that is no UTF-8")?;
+    let proxy = Builder::new(binary, port).start().await;
+    for _ in 0..20 {
+        answer(&proxy).await?;
+    }
+    let mut shown = Shown {
+        before: proxy.resident_bytes(),
+        ..Shown::default()
+    };
+    let begin = Instant::now();
+    let attackers = tokio::spawn(attack.begin(proxy.address(), options.readers));
+    while begin.elapsed() < options.span || !attackers.is_finished() {
+        let asked = Instant::now();
+        answer(&proxy).await?;
+        shown.slowest = shown.slowest.max(asked.elapsed());
+        shown.answers += 1;
+        shown.peak = shown.peak.max(proxy.resident_bytes());
+        shown.kernel = shown.kernel.max(kernel_bytes());
+        tokio::time::sleep(PERIOD).await;
+    }
+    drop(attackers.await??);
+    tokio::time::sleep(BACK).await;
+    shown.after = proxy.resident_bytes();
+    answer(&proxy).await?;
+    Ok(shown)
+}
+
+/// Sends one request on a connection of its own and reads its answer.
+async fn answer(proxy: &Proxy) -> anyhow::Result<()> {
+    let answer = Client::connect(proxy.address()).await.get("/1000").await;
+    anyhow::ensure!(answer.status() == 200, "status {}", answer.status());
+    anyhow::ensure!(answer.body.len() == 1_000, "{} bytes", answer.body.len());
+    Ok(())
+}
+
+/// Returns the memory that the kernel keeps for TCP sockets, of this network namespace; 0 where it does not say.
+fn kernel_bytes() -> usize {
+    let text = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("TCP:"));
+    let pages = line.and_then(|line| line.rsplit(' ').next()?.parse::<usize>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size()
+}
