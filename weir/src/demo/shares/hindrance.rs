@@ -50,7 +50,6 @@ pub(crate) enum Hindered {
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
     pub(crate) socket: PathBuf,
-    pub(crate) uuid: [u8; 16],
     pub(crate) multiprocessors: u32,
 }
 
@@ -241,22 +240,29 @@ fn asks(door: &Door) -> anyhow::Result<OwnedFd> {
             program: "asks".to_owned(),
         },
     )?;
-    let FromAgent::Welcome { .. } = hear(&connection)? else {
+    let FromAgent::Welcome {
+        visible_devices, ..
+    } = hear(&connection)?
+    else {
         bail!("the agent does not serve a program that asks");
     };
+    let uuid =
+        uuid(&visible_devices).with_context(|| format!("{visible_devices:?} is no GPU's UUID"))?;
     say(
         &connection,
         &FromProcess::Attach {
-            uuid: door.uuid,
+            uuid,
             multiprocessors: door.multiprocessors,
             mps: true,
             context_bytes: 0,
             busy_ns: 0,
         },
     )?;
-    let FromAgent::Pages = hear(&connection)? else {
-        bail!("the agent gives a program that asks no pages");
-    };
+    match hear(&connection)? {
+        FromAgent::Pages => {}
+        FromAgent::Refused { text, .. } => bail!("the agent refuses a program that asks: {text}"),
+        other => bail!("the agent answers a program that asks with {other:?}"),
+    }
     say(&connection, &FromProcess::Ask { epoch: 1 })?;
     Ok(connection)
 }
@@ -288,7 +294,7 @@ fn hear(connection: &OwnedFd) -> anyhow::Result<FromAgent> {
 }
 
 /// A device's UUID as the driver's functions have it, from its text (`GPU-…`).
-pub(crate) fn uuid(text: &str) -> Option<[u8; 16]> {
+fn uuid(text: &str) -> Option<[u8; 16]> {
     let hexadecimal: String = text
         .strip_prefix("GPU-")?
         .chars()

@@ -22,7 +22,7 @@ use super::super::Program;
 use super::super::children::{Spawn, get};
 use super::super::gpu::SoftGpu;
 use super::ask::{Ask, Pod, Rule};
-use super::hindrance::{Door, Hindered, Hindrance, uuid};
+use super::hindrance::{Door, Hindered, Hindrance};
 use super::measure::Stretch;
 
 /// What the agent plans for, in per cent of a slot's SMs and time: as much as it takes, since what is asked for may be all
@@ -119,12 +119,8 @@ impl Node {
         node.listening(&run).await?;
         let environments = node.served(ask).await?;
         for (pod, environment) in ask.pods.iter().zip(environments) {
-            let visible = environment
-                .iter()
-                .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES");
             node.doors.push(Door {
                 socket: run.join("pods").join(&pod.name).join("gate/gpu.sock"),
-                uuid: visible.and_then(|(_, text)| uuid(text)).unwrap_or_default(),
                 multiprocessors: Part::named(ask.part)?.sms,
             });
             let load = node.load(gpu, &run, pod, ask.time, environment)?;
