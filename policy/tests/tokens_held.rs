@@ -5,7 +5,10 @@
 
 mod tokens_machine;
 
-use policy::tokens::{SM_WHOLE, Settings};
+use policy::tokens::{
+    Action, PodId, ProcessId, Quota, RevokeReason, SM_WHOLE, Settings, Share, Tokens,
+};
+use policy::{Span, Time};
 use tokens_machine::{MS, Manner, SECOND, Simulation, Work};
 
 const SPAN: u64 = 20 * SECOND;
@@ -35,7 +38,7 @@ fn beside_a_neighbour(manner: Manner, kernel: u64) -> Seen {
     simulation.run(SPAN);
     #[expect(clippy::cast_precision_loss, reason = "seconds, in ns")]
     let part = |time: u64| time as f64 / SPAN as f64;
-    let account = simulation.tokens.account(policy::tokens::PodId(0)).unwrap();
+    let account = simulation.tokens.account(PodId(0)).unwrap();
     let seen = Seen {
         other: part(simulation.ledgers[other].within(0, SPAN)),
         neighbour: part(simulation.ledgers[neighbour].within(0, SPAN)),
@@ -131,4 +134,58 @@ fn a_pod_that_claims_work_and_does_none_pays_for_it() {
         let seen = beside_a_neighbour(Manner::Claims(claim), 100_000);
         assert!(seen.neighbour >= 0.98 * SHARE, "{:.4}", seen.neighbour);
     }
+}
+
+/// Kernels may take longer than they did before.
+#[test]
+fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
+    let settings = Settings::default();
+    let mut tokens = Tokens::new(settings).unwrap();
+    let quota = Quota::new(Share::NONE, Share::WHOLE).unwrap();
+    let (holder, waiter) = (ProcessId(0), ProcessId(1));
+    let mut actions = Vec::new();
+    for id in [0, 1] {
+        tokens.add_pod(Time(0), PodId(id), quota).unwrap();
+        let process = ProcessId(id);
+        tokens
+            .add_process(Time(0), process, PodId(id), SM_WHOLE, false, &mut actions)
+            .unwrap();
+        tokens.ask(Time(0), process, &mut actions);
+    }
+    assert!(tokens.occupies(holder) && !tokens.occupies(waiter));
+    // It has launched what should take 1 ms and takes longer than its turn.
+    let mut now = Time(0);
+    let ends = Time(MS);
+    let (mut probes, mut revoked_at) = (0, None);
+    let mut asked_at = None;
+    while now.0 < SECOND && revoked_at.is_none() {
+        now = tokens.next_wake().unwrap();
+        tokens.unfinished(now, holder, Some(Time(0)));
+        tokens.expected_end(now, holder, ends);
+        actions.clear();
+        tokens.wake(now, &mut actions);
+        for action in &actions {
+            match action {
+                Action::Probe { process } => {
+                    assert_eq!(*process, holder);
+                    probes += 1;
+                    asked_at = Some(now);
+                    // At the last moment, for half a second.
+                    if now.0 < SECOND / 2 {
+                        tokens.responds(now.after(Span(settings.answer_max.0 - 1)), holder);
+                    }
+                }
+                Action::Revoke { process, reason } => {
+                    assert_eq!((*process, *reason), (holder, RevokeReason::Unresponsive));
+                    revoked_at = Some(now);
+                }
+                _ => {}
+            }
+        }
+    }
+    // Less and less often, and once it has answered, it is given longer to do so.
+    assert!((10..30).contains(&probes), "{probes}");
+    let waited = revoked_at.unwrap().since(asked_at.unwrap());
+    assert!(waited >= Span(10 * MS), "{waited:?}");
+    assert!(tokens.occupies(waiter));
 }

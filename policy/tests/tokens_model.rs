@@ -69,8 +69,8 @@ struct Model {
 
 /// The scheduler asks for no wake earlier than this.
 const WAKE_STEP: u64 = 20_000;
-/// The longest time for which a pod waits after tokens that it did not use: from a debt of 10 ms to a credit of 10 ms at 1.5 %.
-const BACK_OFF_MAX: u64 = 1_334 * MS;
+/// The longest time for which a pod waits after tokens that it did not use: from a debt of 5 ms to a credit of 5 ms at 2 %.
+const BACK_OFF_MAX: u64 = 501 * MS;
 
 impl Model {
     fn occupied(&self) -> u64 {

@@ -27,7 +27,7 @@ const ENHANCE_YOUR_CALM: u32 = 0xB;
 /// Frames in one second that carry nothing of a request: PING, PRIORITY, SETTINGS, WINDOW_UPDATE and unknown ones. They
 /// cost a few per cent of a core. gRPC's clients send some PINGs for each round trip while they measure the
 /// bandwidth, and Go's servers close a connection with 10,000 such frames unanswered.
-const CONTROLS_PER_SECOND: u32 = 10_000;
+const CONTROLS_PER_SECOND: u32 = 1_000;
 /// A request, or a DATA frame that the client was sent, makes up for so many of them: clients open windows as they
 /// read, usually with two frames for one.
 const CONTROLS_PER_FRAME: u32 = 10;

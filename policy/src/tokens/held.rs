@@ -126,7 +126,8 @@ impl Habit {
 
     fn spend(&mut self, now: Time, spent: Span, settings: &Settings) {
         let left = self.credit(now, settings).saturating_sub(signed(spent));
-        self.credit = left.max(-signed(settings.start_max));
+        // So that no pod waits for longer than it takes to earn one long start.
+        self.credit = left.max(-signed(Span(settings.start_max.0 / 2)));
         self.credit_at = now;
     }
 
@@ -148,7 +149,7 @@ impl Habit {
             0 => 0,
             times => {
                 let longer = settings.idle_max.0.saturating_mul(1 << times.min(32));
-                signed(Span(longer).min(settings.start_max))
+                signed(Span(longer.min(settings.start_max.0 / 2)))
             }
         };
         let lacks = u64::try_from(needed.saturating_sub(self.credit)).unwrap_or(0);

@@ -96,11 +96,6 @@ pub enum SettingsError {
     NoIdleShare,
 }
 
-const PERCENT_AND_A_HALF: Share = match Share::from_parts_per_million(15_000) {
-    Ok(share) => share,
-    Err(_) => Share::NONE,
-};
-
 /// The longest horizon: a quarter of an hour.
 pub const HORIZON_MAX: Span = Span::from_secs(900);
 
@@ -135,7 +130,7 @@ impl Default for Settings {
             idle_max: Span::from_millis(1),
             answer_max: Span::from_millis(2),
             start_max: Span::from_millis(10),
-            idle_share_max: PERCENT_AND_A_HALF,
+            idle_share_max: Share::from_percent(2),
             paper_token: Span::from_millis(10),
         }
     }

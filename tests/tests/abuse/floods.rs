@@ -90,9 +90,13 @@ async fn last_frame_after(watched: &Watched, piece: Vec<u8>) -> Vec<u8> {
     let (mut read, mut write) = stream.into_split();
     let begin = [PREFACE, &frame(4, 0, 0, &[]), &headers(1, 4)].concat();
     write.write_all(&begin).await.unwrap();
+    // More than a second's worth in one piece, which is read whole, so that no byte is left unread when the connection is closed:
+    // that would reset it, and what it was sent last would be lost.
     let writing = tokio::spawn(async move {
-        let many = piece.repeat(500);
-        while write.write_all(&many).await.is_ok() {}
+        let many = piece.repeat(1_100);
+        while write.write_all(&many).await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     });
     let mut last = Vec::new();
     let reading = async {

@@ -86,7 +86,7 @@ async fn item_078_eleven_times_the_concurrency_is_held_and_the_next_refused() {
         let running = concurrency as usize;
         let mut held = Vec::new();
         for at in 0..running {
-            held.push(send(&proxy, "/3000").await);
+            held.push(send(&proxy, "/15000").await);
             eventually("a request is at the app", || app.seen.count() == at + 1).await;
         }
         for _ in 0..10 * running {

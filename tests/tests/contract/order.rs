@@ -65,21 +65,21 @@ async fn requests_start_by_their_budgets() {
 #[tokio::test]
 async fn the_owner_decides_whose_word_orders_requests() {
     let stated = [
-        ("twelve", "Weir-Budget-Ms: 12000\r\n"),
+        ("twelve", "Weir-Budget-Ms: 120000\r\n"),
         ("slo", ""),
-        ("five", "Grpc-Timeout: 5S\r\n"),
-        ("three", "Weir-Budget-Ms: 3000\r\n"),
-        ("limited", "X-Envoy-Expected-Rq-Timeout-Ms: 4000\r\n"),
+        ("five", "Grpc-Timeout: 50S\r\n"),
+        ("three", "Weir-Budget-Ms: 30000\r\n"),
+        ("limited", "X-Envoy-Expected-Rq-Timeout-Ms: 40000\r\n"),
     ];
     let word = |trust: &'static str| async move {
         let app = App::delaying().await;
         let proxy = proxy(app.port)
             .concurrency(1)
-            .set("WEIR_SLO", "20s")
+            .set("WEIR_SLO", "200s")
             .set("WEIR_TRUST_BUDGET", trust)
             .start()
             .await;
-        let order = order_of(&proxy, &app, 300, &stated).await;
+        let order = order_of(&proxy, &app, 5_000, &stated).await;
         let seen = app.seen.requests();
         let three = seen.iter().find(|it| it.target() == "/three/0").unwrap();
         let left: u64 = three.header("weir-budget-ms").unwrap().parse().unwrap();
@@ -87,14 +87,14 @@ async fn the_owner_decides_whose_word_orders_requests() {
     };
     let (order, left) = word("all").await;
     assert_eq!(order, "three limited five twelve slo");
-    assert!(left <= 3_000, "{left}");
-    // Half of 20 s: the last three say less, and keep the order in which they came.
+    assert!(left <= 30_000, "{left}");
+    // Half of 200 s: the last three say less, and keep the order in which they came.
     let (order, left) = word("floor").await;
     assert_eq!(order, "five three limited twelve slo");
-    assert!((9_000..=10_000).contains(&left), "{left}");
+    assert!((50_000..=100_000).contains(&left), "{left}");
     let (order, left) = word("none").await;
     assert_eq!(order, "twelve slo five three limited");
-    assert!((19_000..=20_000).contains(&left), "{left}");
+    assert!((150_000..=200_000).contains(&left), "{left}");
 }
 
 #[tokio::test]
@@ -425,7 +425,7 @@ async fn options_come_from_podinfo_as_well() {
         "{}",
         proxy.stderr()
     );
-    let mut holder = send(&proxy, "/holder/400", "").await;
+    let mut holder = send(&proxy, "/holder/5000", "").await;
     eventually("the place is held", || app.seen.count() == 1).await;
     let mut waiting = send(&proxy, "/waiting/0", "").await;
     waiting.is_read().await;

@@ -58,9 +58,8 @@ pub(super) struct Process {
 /// Reports of one process that are told; more say nothing new.
 pub(super) const REPORTS_MAX: u32 = 32;
 
-/// Work that a process may have launched since it last published what is in flight, in nanoseconds: it does so at least after each
-/// millisecond that launches are expected to take.
-const UNPUBLISHED_NS: u64 = 1_000_000;
+/// What is allowed beside for launches that begin later than they are made, in nanoseconds.
+const MARGIN_NS: u64 = 1_000_000;
 
 /// How long a launch is taken to last of whose function nothing is known yet, in nanoseconds: nobody takes it for over before, also
 /// where the process is stopped.
@@ -108,6 +107,8 @@ pub(super) struct Seen {
     pub(super) launches_at_settle: u64,
     /// When nothing was first seen in flight; 0: something was when it was last looked.
     pub(super) idle_at: u64,
+    /// When a launch was first seen to be under way of which nothing more is known; 0: none is.
+    pub(super) under_way_at: u64,
     pub(super) unknown_symbols: u64,
     pub(super) ungated_ns: u64,
     pub(super) refused_allocations: u64,
@@ -368,8 +369,35 @@ impl Attached {
         std::mem::take(&mut self.asks_again)
     }
 
+    /// Since when something is in flight or under way, in nanoseconds, where the process itself says `unfinished_since`. `None`:
+    /// nothing is, since [`Seen::idle_at`] at least. `is_active`: it has launched since it was last looked.
+    pub(super) fn in_flight_since(
+        &mut self,
+        unfinished_since: Option<u64>,
+        is_active: bool,
+        now: u64,
+    ) -> Option<u64> {
+        let is_under_way = self.facts.inflight_us.load(Ordering::Acquire) != 0;
+        let seen = &mut self.seen;
+        if unfinished_since.is_none() && !is_under_way {
+            seen.under_way_at = 0;
+            // Since when exactly is not known.
+            if is_active || seen.idle_at == 0 {
+                seen.idle_at = now;
+            }
+            return None;
+        }
+        seen.idle_at = 0;
+        if unfinished_since.is_some() {
+            seen.under_way_at = 0;
+        } else if is_active || seen.under_way_at == 0 {
+            seen.under_way_at = now;
+        }
+        Some(unfinished_since.unwrap_or(seen.under_way_at))
+    }
+
     /// When what is in flight should have ended, in nanoseconds, if it has run since `since`: as long as it was expected to take,
-    /// and a quarter for kernels that take longer this time, and [`UNPUBLISHED_NS`]; or [`UNMEASURED_NS`].
+    /// and a quarter for kernels that take longer this time, and [`MARGIN_NS`]; or [`UNMEASURED_NS`].
     pub(super) fn expected_end(&self, since: u64) -> u64 {
         if self.facts.unmeasured.load(Ordering::Acquire) != 0 {
             return since.saturating_add(UNMEASURED_NS);
@@ -377,7 +405,7 @@ impl Attached {
         let in_flight = self.facts.inflight_us.load(Ordering::Acquire);
         since
             .saturating_add(u64::from(in_flight) * 1_250)
-            .saturating_add(UNPUBLISHED_NS)
+            .saturating_add(MARGIN_NS)
     }
 
     /// Takes note that the process has shut the gate from inside.

@@ -112,6 +112,7 @@ impl Shared {
             let Some(process) = processes.get_mut(&id.0) else {
                 continue;
             };
+            let is_lost = process.lost_at.is_some();
             let before = process.attached.as_ref().map_or(0, |a| a.seen.busy_until);
             let found = served.time.settle(process, attached < 2, now);
             let Some(attached) = &mut process.attached else {
@@ -139,19 +140,15 @@ impl Shared {
             if found.is_active {
                 self.tokens.active(at, *id);
             }
-            match found.unfinished_since {
+            match attached.in_flight_since(found.unfinished_since, found.is_active, now) {
+                // Without a connection it cannot be asked, and may have opened its gate for want of an agent.
+                Some(_) if is_lost => {}
                 Some(since) => {
-                    attached.seen.idle_at = 0;
+                    self.tokens.unfinished(at, *id, Some(Time(since)));
                     let ends = attached.expected_end(since);
                     self.tokens.expected_end(at, *id, Time(ends));
                 }
-                None => {
-                    // Since when exactly is not known.
-                    if found.is_active || attached.seen.idle_at == 0 {
-                        attached.seen.idle_at = now;
-                    }
-                    self.tokens.idle(at, *id, Time(attached.seen.idle_at));
-                }
+                None => self.tokens.idle(at, *id, Time(attached.seen.idle_at)),
             }
             attached.count(counters);
         }

@@ -53,31 +53,24 @@ fn a_holder_keeps_an_idle_token_while_nobody_waits() {
     );
 }
 
-/// Kernels may take longer than they did before.
+/// Whether it answers in time is the machine's affair; what an answer brings is told apart in `policy/tests/tokens_held.rs`.
 #[test]
-fn a_holder_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
+fn a_holder_is_asked_for_a_sign_of_life_before_its_token_is_taken() {
     let node = Node::new();
     let [(pod, holder), (_, waiter)] = two(&node);
     holder.ask();
     holder.wait_open();
     holder.claims_work_of(Duration::from_millis(1));
     waiter.ask();
-    // Beyond the end of its turn as well.
-    for _probe in 0..8 {
-        assert_eq!(holder.answer(), FromAgent::Probe);
-        assert!(holder.say(&FromProcess::Present));
-    }
-    let counters = node.of_pod(&pod).counters;
-    assert_eq!(
-        (counters.revoked_idle, counters.revoked_unresponsive),
-        (0, 0)
-    );
-    assert_eq!(node.of_slot().held_hundredths, 6_000);
-    assert!(!waiter.is_open());
-    // Then it gives no sign of life any more.
+    assert_eq!(holder.answer(), FromAgent::Probe);
+    assert!(holder.say(&FromProcess::Present));
     waiter.wait_open();
     assert_eq!(node.of_pod(&pod).counters.revoked_unresponsive, 1);
     assert!(!holder.is_open());
+    // An answer that comes late, or that nobody asked for, means nothing.
+    assert!(holder.say(&FromProcess::Present));
+    holder.ask();
+    assert_eq!(node.of_slot().held_hundredths, 6_000);
 }
 
 #[test]

@@ -84,8 +84,12 @@ fn takes_off(estimate_ns: u64) {
     let _before = IN_FLIGHT.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
         Some(word & SHUT | (word & !SHUT).saturating_sub(estimate_ns))
     });
-    let left = u32::try_from(in_flight().div_ceil(1_000)).unwrap_or(u32::MAX);
-    link::facts().inflight_us.store(left, Ordering::Release);
+    publish_in_flight(in_flight());
+}
+
+fn publish_in_flight(ns: u64) {
+    let us = u32::try_from(ns.div_ceil(1_000)).unwrap_or(u32::MAX);
+    link::facts().inflight_us.store(us, Ordering::Release);
 }
 
 static BUSY: Mutex<Busy> = Mutex::new(Busy::new());
@@ -274,8 +278,10 @@ pub(crate) struct Launch {
 
 /// A launch is about to be made in the stream.
 pub(crate) fn before(stream: Handle, default: Default, known: Known) -> Launch {
+    // Before anything else: whoever looks from outside sees that a launch is under way, also where this thread is held up in it.
+    let in_flight = IN_FLIGHT.fetch_add(known.estimate_ns, Ordering::AcqRel) & !SHUT;
+    publish_in_flight(in_flight.saturating_add(known.estimate_ns));
     let stream = find(default.resolve(stream), true);
-    IN_FLIGHT.fetch_add(known.estimate_ns, Ordering::AcqRel);
     if known.is_new {
         unmeasured(|count| count.saturating_add(1));
     }
@@ -393,8 +399,6 @@ impl State {
             return;
         }
         let launches = std::mem::replace(&mut self.loose, Loose::NONE);
-        let left = u32::try_from(in_flight().div_ceil(1_000)).unwrap_or(u32::MAX);
-        link::facts().inflight_us.store(left, Ordering::Release);
         let begin = self.expected_end.max(time::now());
         self.expected_end = begin.saturating_add(launches.estimate_ns);
         let event = events::take(self.context).filter(|&event| {
