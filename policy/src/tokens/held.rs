@@ -368,11 +368,14 @@ impl Tokens {
             if let Some((due, _)) = self.taken_back_at(id) {
                 // A slow start is followed closely, so that what it has cost is known.
                 let look_at = process.held.seen_at.after(self.settings.idle_max);
-                next = next.min(if look_at > self.now {
+                let at = if look_at > self.now {
                     due.min(look_at)
                 } else {
                     due
-                });
+                };
+                // Where nothing new is known by then, it is looked again later.
+                let again_at = self.now.after(self.settings.idle_max);
+                next = next.min(if at > self.now { at } else { again_at });
             }
             if let Some(due) = process.probe_at(&self.settings) {
                 next = next.min(due);

@@ -262,6 +262,11 @@ impl Process {
         // A gate that was found open stays so until the scheduler says otherwise.
         let epoch = if open { 2 } else { 1 };
         orders.gate.set(epoch);
+        if open {
+            // Until the process has carried over how it stands, it counts as one of whose work nothing is known.
+            facts.inflight_us.store(1, Ordering::Release);
+            facts.unmeasured.store(1, Ordering::Release);
+        }
         prepare(&orders);
         let connection = self
             .connection

@@ -184,11 +184,11 @@ impl Shared {
     fn carry_out(&mut self, actions: &mut Vec<Action>, hands: &mut Hands<'_>) {
         let mut ask_again = Vec::new();
         self.carry_out_each(actions, hands, &mut ask_again);
-        for id in ask_again {
+        // A new token is not revoked before it could have been used, so this comes to an end.
+        while let Some(id) = ask_again.pop() {
             let mut more = Vec::new();
             self.tokens.ask(Time(hands.now), id, &mut more);
-            // Nobody who has just lost a token asks again before it could have launched, so this goes no deeper.
-            self.carry_out_each(&mut more, hands, &mut Vec::new());
+            self.carry_out_each(&mut more, hands, &mut ask_again);
         }
     }
 
@@ -212,6 +212,7 @@ impl Shared {
                 continue;
             };
             let (pod, pid) = (process.pod, process.pid);
+            let is_lost = process.lost_at.is_some();
             if let Action::Probe { .. } = action {
                 // One that cannot be asked does not answer.
                 let _said = process.say(&FromAgent::Probe);
@@ -251,7 +252,8 @@ impl Shared {
                     let contended_since = attached.contended_since.or(attached.closing_since);
                     let from = idle_since.max(contended_since.unwrap_or(now));
                     self.idle_ns = self.idle_ns.saturating_add(now.saturating_sub(from));
-                    let asks_again = attached.revoke();
+                    // One that is lost could not be given another.
+                    let asks_again = attached.revoke() && !is_lost;
                     if asks_again {
                         attached.since = Some(now);
                         ask_again.push(id);

@@ -255,7 +255,7 @@ fn wait_at_gate(stream: Handle, default: Default) -> bool {
             continue;
         }
         if epoch & 1 == 1 || shut {
-            if ASKED.swap(epoch + 1, Ordering::AcqRel) != epoch + 1 {
+            if link::is_served() && ASKED.swap(epoch + 1, Ordering::AcqRel) != epoch + 1 {
                 link::send(&FromProcess::Ask { epoch });
             }
             let heartbeat = orders.heartbeat.load(Ordering::Relaxed);

@@ -26,6 +26,8 @@ pub(crate) const OPENS_AFTER: Duration = Duration::from_millis(100);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How soon a connection that was not taken is tried again.
 const RETRY: Duration = Duration::from_millis(5);
+/// How soon a process that was refused tries again.
+const REFUSED_AFTER: Duration = Duration::from_secs(1);
 /// How often a lost agent is looked for.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
@@ -51,6 +53,8 @@ static LIMIT: AtomicU64 = AtomicU64::new(0);
 static RESIDUE: AtomicU64 = AtomicU64::new(0);
 /// The agent was last given up for giving no sign.
 static HUNG: AtomicBool = AtomicBool::new(false);
+/// There is no connection, or a new one is not served yet: the heartbeat of the page before says nothing.
+static LOST: AtomicBool = AtomicBool::new(false);
 /// Why the agent refused this process, as it was last said.
 static REFUSAL: Mutex<String> = Mutex::new(String::new());
 
@@ -122,7 +126,8 @@ pub(crate) fn send(message: &FromProcess) {
 
 /// The agent gives no sign: the connection is given up, and the thread that hears it goes on as if it were gone.
 pub(crate) fn suspect() {
-    if connection::is_open() && agents_orders().is_some() {
+    let is_lost = LOST.load(Ordering::Acquire);
+    if connection::is_open() && !is_lost && agents_orders().is_some() {
         log::line("the agent gives no sign: it is taken for gone");
         HUNG.store(true, Ordering::Release);
         connection::shut();
@@ -149,6 +154,11 @@ pub(crate) fn fatal(code: Code) {
         facts().last_error.store(code, Ordering::Relaxed);
         report(Report::Fatal(code));
     }
+}
+
+/// The orders that hold are those of an agent which is connected: it may be asked for a token.
+pub(crate) fn is_served() -> bool {
+    !LOST.load(Ordering::Acquire) && agents_orders().is_some()
 }
 
 /// The orders of the agent, if there is one.
@@ -478,7 +488,7 @@ fn set_environment(terms: &Terms) {
 
 /// The thread that hears the agent, as long as the process lives.
 fn run() {
-    let mut loss = (!connection::is_open()).then(Loss::default);
+    let mut loss = (!connection::is_open()).then(Loss::new);
     loop {
         let Some(lost) = &mut loss else {
             match connection::receive(None) {
@@ -489,58 +499,112 @@ fn run() {
                 Received::Message(FromAgent::Probe, _) => send(&FromProcess::Present),
                 // Nothing else is said unasked.
                 Received::Message(..) | Received::Nothing => {}
-                Received::Gone => loss = Some(Loss::default()),
+                Received::Gone => loss = Some(Loss::new()),
             }
             continue;
         };
         // One that hangs still takes connections and answers none: by the next time the gate is open.
         let hangs_now = HUNG.swap(false, Ordering::AcqRel);
         lost.is_hung |= hangs_now;
-        if !hangs_now && lost.try_again() {
+        let found = if hangs_now {
+            Found::Silent
+        } else {
+            lost.try_again()
+        };
+        if found == Found::Serves {
+            LOST.store(false, Ordering::Release);
             loss = None;
             continue;
         }
         connection::shut();
         if lost.is_hung || lost.absence.has_lasted(OPENS_AFTER) {
             lost.open();
+        } else if matches!(found, Found::Silent | Found::Refuses) {
+            lost.close();
         }
-        pause(if lost.counted_to.is_some() {
-            LOOK_AFTER
-        } else {
-            RETRY
+        pause(match found {
+            Found::Refuses => REFUSED_AFTER,
+            Found::Silent => LOOK_AFTER,
+            _ if lost.counted_to.is_some() => LOOK_AFTER,
+            _ => RETRY,
         });
     }
 }
 
+/// What an attempt to reach the agent found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// An agent that serves this process.
+    Serves,
+    /// One that does not answer, or takes no connection.
+    Silent,
+    /// One that will not have this process.
+    Refuses,
+    /// None.
+    Nobody,
+}
+
 /// A connection that was lost.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Loss {
     absence: Absence,
     /// The agent gave no sign while a thread was parked.
     is_hung: bool,
-    /// Until when the time without an agent is counted; `None`: the gate stands as the agent left it.
+    /// The gate was open, or work was in flight, since then.
+    computes: bool,
+    /// Until when the time without an agent is counted; `None`: the gate stands as the agent left it, or is shut.
     counted_to: Option<u64>,
 }
 
 impl Loss {
-    /// Connects to the agent, or to another one. Returns whether it serves this process.
-    fn try_again(&mut self) -> bool {
+    fn new() -> Self {
+        LOST.store(true, Ordering::Release);
+        Self {
+            absence: Absence::default(),
+            is_hung: false,
+            computes: false,
+            counted_to: None,
+        }
+    }
+
+    /// Connects to the agent, or to another one.
+    fn try_again(&mut self) -> Found {
+        self.computes |= orders().gate.is_open() || streams::in_flight() != 0;
         match connection::open() {
-            Opened::Yes => {
-                let is_served = again().is_ok();
-                if !is_served && !self.is_hung {
+            Opened::Yes => match again(self.computes) {
+                Ok(()) => Found::Serves,
+                Err(_) if self.is_hung => Found::Silent,
+                Err(broken) => {
                     self.absence.is_there();
+                    match broken {
+                        Broken::Refused => Found::Refuses,
+                        Broken::Gone => Found::Silent,
+                    }
                 }
-                is_served
-            }
+            },
             Opened::NotNow => {
                 self.absence.is_there();
-                false
+                Found::Silent
             }
             Opened::NoAgent => {
                 let _since = self.absence.lasts();
-                false
+                Found::Nobody
             }
+        }
+    }
+
+    /// Shuts the gate: an agent is there, and does not serve this process yet.
+    fn close(&mut self) {
+        let old = orders();
+        let closed: *const Orders = &raw const CLOSED_ORDERS;
+        if let Some(from) = self.counted_to.take() {
+            let passed = time::now().saturating_sub(from);
+            facts().ungated_ns.fetch_add(passed, Ordering::Relaxed);
+        }
+        if !std::ptr::eq(old, closed) {
+            ORDERS.store(closed.cast_mut(), Ordering::Release);
+            gate::start_over();
+            wake_waiters(old);
         }
     }
 
@@ -564,8 +628,7 @@ impl Loss {
 }
 
 /// Connects to another agent than before.
-fn again() -> Result<(), Broken> {
-    let computes = orders().gate.is_open() || streams::in_flight() != 0;
+fn again(computes: bool) -> Result<(), Broken> {
     welcome(true, computes)?;
     pages()?;
     // The account may believe in more than the new page grants.

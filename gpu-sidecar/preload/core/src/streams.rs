@@ -278,13 +278,13 @@ pub(crate) struct Launch {
 
 /// A launch is about to be made in the stream.
 pub(crate) fn before(stream: Handle, default: Default, known: Known) -> Launch {
+    if known.is_new {
+        unmeasured(|count| count.saturating_add(1));
+    }
     // Before anything else: whoever looks from outside sees that a launch is under way, also where this thread is held up in it.
     let in_flight = IN_FLIGHT.fetch_add(known.estimate_ns, Ordering::AcqRel) & !SHUT;
     publish_in_flight(in_flight.saturating_add(known.estimate_ns));
     let stream = find(default.resolve(stream), true);
-    if known.is_new {
-        unmeasured(|count| count.saturating_add(1));
-    }
     if let Some(stream) = stream {
         let mut state = stream.lock();
         if state.loose.launches == 0 && state.should_be_over() {
