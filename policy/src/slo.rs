@@ -7,7 +7,7 @@ pub const BUDGET_MIN: Span = Span::from_millis(1);
 
 /// Whose word on the time that a request has left counts (design 4.1, `trust-budget`).
 ///
-/// Whoever states less time than it needs starts before others of its function.
+/// A request that states less time than it has starts before others of its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Trust {
     /// Any client's.
@@ -15,7 +15,7 @@ pub enum Trust {
     All,
     /// Any client's, but what it states counts as at least half of the revision's `slo`.
     Floor,
-    /// No client's. Nothing proves yet that a request comes from a hop of Weir, so nobody's.
+    /// No client's, only hops' of Weir. Nothing proves yet that a request comes from one, so none is believed.
     None,
 }
 

@@ -2,8 +2,8 @@
 //! (M4.5, M4.7–M4.9, M4.17).
 //!
 //! A *token* is the right of one process to launch until an [`Action::Close`] is carried out. From the
-//! grant until [`Tokens::closed`] or [`Tokens::remove_process`] the process occupies its SMs, however late
-//! that is: the SMs of processes with a token or with unfinished work never exceed the limit (invariant 2).
+//! grant until [`Tokens::closed`], [`Tokens::remove_process`] or an [`Action::Revoke`] the process occupies its
+//! SMs, however late that is: the SMs of processes with a token or with unfinished work never exceed the limit (invariant 2).
 //! It counts per process, so a pod with two processes counts twice. Rules that do not count SMs are named in
 //! [`Rule`].
 //!
@@ -11,10 +11,11 @@
 //! ([`Tokens::used`]); SM-seconds are reported, never charged. Deadlines do not enter (C6).
 //!
 //! A close takes effect late: what is in flight runs to its end. So usage is estimated while it is not
-//! known (a holder is taken to run without a break), and settled when it is told. Nobody is charged for
-//! what did not run.
+//! known (a holder is taken to run without a break), and settled when it is reported. A pod is charged for what
+//! ran, and for tokens that it held without using them while others waited (`held.rs`).
 //!
-//! Order of calls: usage before [`Tokens::wake`] and [`Tokens::closed`]. Messages about pods and processes
+//! Order of calls: usage, then [`Tokens::active`], [`Tokens::idle`] and [`Tokens::busy`], before [`Tokens::wake`] and
+//! [`Tokens::closed`]. Messages about pods and processes
 //! that are not there (any more) are ignored, since they may be late. A clock that steps back stands still.
 //!
 //! Not supported: leases for gangs of processes that wait for each other inside a kernel (collectives). Half

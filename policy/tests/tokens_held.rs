@@ -155,13 +155,12 @@ fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
     assert!(tokens.occupies(holder) && !tokens.occupies(waiter));
     // It has launched what should take 1 ms and takes longer than its turn.
     let mut now = Time(0);
-    let ends = Time(MS);
     let (mut probes, mut revoked_at) = (0, None);
     let mut asked_at = None;
     while now.0 < SECOND && revoked_at.is_none() {
         now = tokens.next_wake().unwrap();
         tokens.unfinished(now, holder, Some(Time(0)));
-        tokens.expected_end(now, holder, ends);
+        tokens.busy(now, holder, Time(0), Some(Span(MS)));
         actions.clear();
         tokens.wake(now, &mut actions);
         for action in &actions {

@@ -474,7 +474,7 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                     if reports {
                         match sign {
                             0 => tokens.idle(at, process, at.before(Span(MS))),
-                            1 => tokens.expected_end(at, process, at.after(Span(MS))),
+                            1 => tokens.busy(at, process, at, Some(Span(MS))),
                             2 => tokens.responds(at, process),
                             _ => tokens.stopped(at, process),
                         }
@@ -502,10 +502,11 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                                         process,
                                         Some(now.before(Span(look * MS))),
                                     );
-                                    tokens.expected_end(
+                                    tokens.busy(
                                         now,
                                         process,
-                                        now.before(Span(MS)).after(Span(look * MS / 4)),
+                                        now.before(Span(3 * MS)),
+                                        Some(Span(look * MS / 4)),
                                     );
                                 }
                                 8 => tokens.active(now, process),

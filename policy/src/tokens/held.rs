@@ -18,6 +18,10 @@ use super::table::{Phase, Pod, Process};
 use super::{Action, PodId, ProcessId, RevokeReason, Rule, Settings, Tokens, WAKE_STEP, sum};
 use crate::{Span, Time};
 
+/// Work in flight may take a quarter longer than expected, and begin this much later than it was reported, before it should be over.
+const END_MARGIN: Span = Span::from_millis(1);
+/// How long work is taken to last of which nothing was ever measured, also where its process is stopped.
+const UNMEASURED_MAX: Span = Span::from_secs(2);
 /// The longest time between two probes of a process that answers.
 const PROBE_GAP_MAX: Span = Span::from_millis(50);
 
@@ -30,8 +34,8 @@ pub(super) struct Use {
     closing_since: Option<Time>,
     /// Since when nothing of it is in flight; `None`: something is, or nothing is known.
     idle_since: Option<Time>,
-    /// When what is in flight should have ended.
-    ends: Option<Time>,
+    /// When what is in flight is expected to end, and when it should have ended at the latest.
+    ends: Option<(Time, Time)>,
     /// When its use was last reported.
     seen_at: Time,
     /// It has launched since it got its token.
@@ -185,16 +189,24 @@ impl Tokens {
         process.unfinished = None;
     }
 
-    /// What a holder has in flight should end by `ends`, with a margin of about [`Settings::idle_max`] for what it has launched and
-    /// not reported; called after [`Tokens::unfinished`]. Without it the work is taken to last as long as the process says.
-    pub fn expected_end(&mut self, now: Time, id: ProcessId, ends: Time) {
+    /// Something of a holder has been in flight or under way since `since`, and is expected to take `expected` in all; `None`: nothing
+    /// of the kind was ever measured. Called after [`Tokens::unfinished`]; without it the work is taken to last as long as the process
+    /// says. Ignored for processes without a token.
+    pub fn busy(&mut self, now: Time, id: ProcessId, since: Time, expected: Option<Span>) {
         self.advance(now);
         self.reports_use = true;
         let now = self.now;
+        let (likely, at_most) = match expected {
+            Some(expected) => {
+                let longer = sum(expected, Span(expected.0 / 4));
+                (expected, sum(longer, END_MARGIN))
+            }
+            None => (UNMEASURED_MAX, UNMEASURED_MAX),
+        };
         if let Some(process) = self.table.process_mut(id).filter(|p| p.phase.occupies()) {
             process.held.seen_at = now;
             process.held.idle_since = None;
-            process.held.ends = Some(ends);
+            process.held.ends = Some((since.after(likely), since.after(at_most)));
         }
     }
 
@@ -317,11 +329,7 @@ impl Tokens {
         let (process, pod) = self.table.listed(id);
         match (process.unfinished, pod.holders) {
             (Some(since), 1) => {
-                let margin = self.settings.idle_max;
-                let end = process
-                    .held
-                    .ends
-                    .map_or(end, |ends| ends.before(margin).min(end));
+                let end = process.held.ends.map_or(end, |(likely, _)| likely.min(end));
                 end.since(since.max(pod.unsettled_since))
             }
             _ => Span::ZERO,
@@ -363,19 +371,19 @@ impl Tokens {
         if !self.takes_back() {
             return next;
         }
+        let soon = self.now.after(self.settings.idle_max);
         for &id in &self.table.holding {
             let (process, _) = self.table.listed(id);
             if let Some((due, _)) = self.taken_back_at(id) {
-                // A slow start is followed closely, so that what it has cost is known.
-                let look_at = process.held.seen_at.after(self.settings.idle_max);
-                let at = if look_at > self.now {
-                    due.min(look_at)
+                // A slow start is followed closely, so that what it has cost is known; and where nothing new was reported by the time
+                // that it was due, it is looked again later.
+                next = next.min(if due <= process.held.seen_at {
+                    self.now
+                } else if due <= self.now {
+                    soon
                 } else {
-                    due
-                };
-                // Where nothing new is known by then, it is looked again later.
-                let again_at = self.now.after(self.settings.idle_max);
-                next = next.min(if at > self.now { at } else { again_at });
+                    due.min(soon)
+                });
             }
             if let Some(due) = process.probe_at(&self.settings) {
                 next = next.min(due);
@@ -401,7 +409,7 @@ impl Tokens {
             };
             return Some((since.after(patience), RevokeReason::Idle));
         }
-        let ends = held.ends?.max(contended_since);
+        let ends = held.ends?.1.max(contended_since);
         let answer_by = if held.is_stopped {
             ends
         } else {
@@ -419,7 +427,7 @@ impl Tokens {
         let (phase, pod_id, sm) = (process.phase, process.pod, process.sm);
         let (asks_again, held) = (process.asks_again, process.held);
         // From when on nothing ran, as far as is known.
-        let ended = held.ends.map(|ends| ends.before(settings.idle_max));
+        let ended = held.ends.map(|(likely, _)| likely);
         let idle_since = held.idle_since.or(ended).unwrap_or(now);
         let waste_begins = idle_since
             .max(held.contended_since.unwrap_or(now))
@@ -437,8 +445,11 @@ impl Tokens {
             pod.habit.prepaid = sum(pod.habit.prepaid, in_flight);
             pod.habit.prepaid_until = now.after(settings.window);
             self.charge(pod_id, in_flight);
-            let (process, pod) = self.table.listed_mut(id);
-            let charged = wasted.less(process.held.free);
+        }
+        // Time after what was in flight; of a process that was seen to be idle it is charged already.
+        let (_, pod) = self.table.listed_mut(id);
+        if held.idle_since.is_none() && pod.holders == 1 {
+            let charged = wasted.less(held.free);
             pod.account.held_idle = sum(pod.account.held_idle, charged);
             self.charge(pod_id, charged);
         }
@@ -467,7 +478,7 @@ impl Process {
             return None;
         }
         // So early that the answer is there when the work should have ended.
-        let early = held.ends?.before(settings.idle_max);
+        let early = held.ends?.1.before(settings.idle_max);
         Some(early.max(contended_since).max(held.probe_after))
     }
 }

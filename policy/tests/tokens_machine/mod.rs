@@ -364,8 +364,7 @@ impl Simulation {
                     } else {
                         IN_FLIGHT
                     };
-                    // Launches that it has not said are taken for a millisecond.
-                    process.ends = now + left + MS;
+                    process.ends = now + left;
                     let run = process.run;
                     self.at(now + left, Event::Halts(p, run));
                 }
@@ -517,7 +516,7 @@ impl Simulation {
                 (_, Some(since)) => (process.ends > since).then_some((since, process.ends)),
                 (_, None) => process.running_since.map(|_| {
                     let most = process.work.kernel.max(IN_FLIGHT);
-                    (now, now + most + MS)
+                    (now, now + most)
                 }),
             };
             match in_flight_to {
@@ -529,7 +528,8 @@ impl Simulation {
                     if process.stands_since.is_some() || process.never_launches() {
                         self.tokens.unfinished(at, id, Some(instant(since)));
                     }
-                    self.tokens.expected_end(at, id, instant(ends));
+                    self.tokens
+                        .busy(at, id, instant(since), Some(Span(ends - since)));
                 }
             }
         }

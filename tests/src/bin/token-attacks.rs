@@ -152,6 +152,13 @@ fn run() -> anyhow::Result<()> {
 }
 
 fn main() -> ExitCode {
+    if std::env::args()
+        .skip(1)
+        .any(|it| matches!(it.as_str(), "-h" | "--help"))
+    {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -125,7 +125,7 @@ impl Service {
         }
     }
 
-    /// A process has answered a probe. Answers that nobody asked for mean nothing.
+    /// Takes a process's answer to a probe. An answer without a probe is ignored.
     pub(super) fn present(&mut self, id: ProcessId) {
         let Some(key) = self.slot_of(id) else { return };
         self.on_slot(key, |slot, hands| {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use agent_pages::Page;
+use policy::Span;
 use policy::tokens::ProcessId;
 use protocol::message::{FromAgent, FromProcess, MESSAGE_MAX, Malformed};
 use protocol::page::{Facts, Orders};
@@ -57,13 +58,6 @@ pub(super) struct Process {
 
 /// Reports of one process that are told; more say nothing new.
 pub(super) const REPORTS_MAX: u32 = 32;
-
-/// What is allowed beside for launches that begin later than they are made, in nanoseconds.
-const MARGIN_NS: u64 = 1_000_000;
-
-/// How long a launch is taken to last of whose function nothing is known yet, in nanoseconds: nobody takes it for over before, also
-/// where the process is stopped.
-const UNMEASURED_NS: u64 = 2_000_000_000;
 
 /// A process with pages.
 #[derive(Debug)]
@@ -401,16 +395,11 @@ impl Attached {
         Some(unfinished_since.unwrap_or(seen.under_way_at))
     }
 
-    /// When what is in flight should have ended, in nanoseconds, if it has run since `since`: as long as it was expected to take,
-    /// and a quarter for kernels that take longer this time, and [`MARGIN_NS`]; or [`UNMEASURED_NS`].
-    pub(super) fn expected_end(&self, since: u64) -> u64 {
-        if self.facts.unmeasured.load(Ordering::Acquire) != 0 {
-            return since.saturating_add(UNMEASURED_NS);
-        }
+    /// How long what is in flight is expected to take; `None`: some of it was never measured.
+    pub(super) fn expected(&self) -> Option<Span> {
+        let is_measured = self.facts.unmeasured.load(Ordering::Acquire) == 0;
         let in_flight = self.facts.inflight_us.load(Ordering::Acquire);
-        since
-            .saturating_add(u64::from(in_flight) * 1_250)
-            .saturating_add(MARGIN_NS)
+        is_measured.then(|| Span(u64::from(in_flight) * 1_000))
     }
 
     /// Takes note that the process has shut the gate from inside.

@@ -145,8 +145,7 @@ impl Shared {
                 Some(_) if is_lost => {}
                 Some(since) => {
                     self.tokens.unfinished(at, *id, Some(Time(since)));
-                    let ends = attached.expected_end(since);
-                    self.tokens.expected_end(at, *id, Time(ends));
+                    self.tokens.busy(at, *id, Time(since), attached.expected());
                 }
                 None => self.tokens.idle(at, *id, Time(attached.seen.idle_at)),
             }

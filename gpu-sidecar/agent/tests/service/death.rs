@@ -79,7 +79,7 @@ fn one_that_is_stopped_loses_its_token_when_its_work_should_have_ended() {
     let mut waiter = node.begun(&two);
     waiter.ask();
     waiter.wait_open();
-    // Before it was told to close, or had been deaf for seconds.
+    // Before the end of its turn, and before it had not answered for seconds.
     assert_eq!(node.of_pod(&one).counters.revoked_unresponsive, 1);
     assert_eq!(node.of_pod(&one).counters.overruns, 0);
     // What it says late changes nothing; what it asks late counts.

@@ -53,7 +53,7 @@ fn a_holder_keeps_an_idle_token_while_nobody_waits() {
     );
 }
 
-/// Whether it answers in time is the machine's affair; what an answer brings is told apart in `policy/tests/tokens_held.rs`.
+/// Whether it answers in time depends on the machine; what an answer changes is shown in `policy/tests/tokens_held.rs`.
 #[test]
 fn a_holder_is_asked_for_a_sign_of_life_before_its_token_is_taken() {
     let node = Node::new();
@@ -67,7 +67,7 @@ fn a_holder_is_asked_for_a_sign_of_life_before_its_token_is_taken() {
     waiter.wait_open();
     assert_eq!(node.of_pod(&pod).counters.revoked_unresponsive, 1);
     assert!(!holder.is_open());
-    // An answer that comes late, or that nobody asked for, means nothing.
+    // An answer that comes late, or without a probe, is ignored.
     assert!(holder.say(&FromProcess::Present));
     holder.ask();
     assert_eq!(node.of_slot().held_hundredths, 6_000);

@@ -12,7 +12,7 @@ use crate::puppet::Puppet;
 const PODS: usize = 10;
 const PUPPETS: usize = 40;
 const OPERATIONS: u32 = 20_000;
-/// Per cent of the SMs that are held at some time, or SMs were left that somebody waited for.
+/// Per cent of the SMs of which at least so many are held at some time, or some were left idle while processes waited.
 const ENOUGH: u32 = 90;
 /// An epoch so far ahead is none of a token that the agent may have given by the time it hears of it.
 const FAR: u64 = 1_000_000;

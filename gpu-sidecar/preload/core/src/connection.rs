@@ -104,21 +104,21 @@ pub(crate) fn is_open() -> bool {
 
 /// What came of an attempt to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Opened {
+pub(crate) enum ConnectOutcome {
     /// There is a connection.
-    Yes,
+    Connected,
     /// The socket is gone, or refuses: no agent is there.
     NoAgent,
     /// The agent is there and takes no connection now: its backlog is full; or this process can make none: it has no descriptor
     /// left, or may not.
-    NotNow,
+    Busy,
 }
 
 /// Connects.
-pub(crate) fn open() -> Opened {
+pub(crate) fn open() -> ConnectOutcome {
     let path = PATH.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(path) = path else {
-        return Opened::NoAgent;
+        return ConnectOutcome::NoAgent;
     };
     // SAFETY: no memory is passed.
     let socket = unsafe {
@@ -129,7 +129,7 @@ pub(crate) fn open() -> Opened {
         )
     };
     if socket < 0 {
-        return Opened::NotNow;
+        return ConnectOutcome::Busy;
     }
     // SAFETY: all zeroes are an address without a path.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -143,16 +143,16 @@ pub(crate) fn open() -> Opened {
     // SAFETY: an address of that length. It does not block: where too many wait, it is tried again.
     let connected =
         fits && unsafe { libc::connect(socket, (&raw const address).cast(), length) } == 0;
-    // A path that fits no address is nobody's.
+    // No agent can listen at a path that fits no address.
     let error = if fits { errno() } else { libc::ENOENT };
     let kept = connected && put(socket);
     // SAFETY: a descriptor of this function's own; the connection has another one.
     let _any = unsafe { libc::close(socket) };
     OPEN.store(kept, Ordering::Release);
     match error {
-        _ if kept => Opened::Yes,
-        libc::ENOENT | libc::ENOTDIR | libc::ECONNREFUSED if !connected => Opened::NoAgent,
-        _ => Opened::NotNow,
+        _ if kept => ConnectOutcome::Connected,
+        libc::ENOENT | libc::ENOTDIR | libc::ECONNREFUSED if !connected => ConnectOutcome::NoAgent,
+        _ => ConnectOutcome::Busy,
     }
 }
 

@@ -16,7 +16,7 @@ use protocol::message::{FromAgent, FromProcess, OnLoss, Report};
 use protocol::page::{Facts, Gate, Orders};
 use protocol::{GPU_SOCKET, GPU_SOCKET_VARIABLE};
 
-use crate::connection::{self, Opened, Received};
+use crate::connection::{self, ConnectOutcome, Received};
 use crate::driver::{self, Code, SUCCESS};
 use crate::{gate, log, memory, streams, threads, time, watch};
 
@@ -251,7 +251,7 @@ fn hello() -> Phase {
     let mut absence = Absence::default();
     loop {
         match connection::open() {
-            Opened::Yes => match welcome(false, false) {
+            ConnectOutcome::Connected => match welcome(false, false) {
                 Ok(()) => break,
                 Err(Broken::Refused) => return Phase::Refused,
                 Err(Broken::Gone) => {
@@ -260,8 +260,8 @@ fn hello() -> Phase {
                     absence.is_there();
                 }
             },
-            Opened::NotNow => absence.is_there(),
-            Opened::NoAgent => {
+            ConnectOutcome::Busy => absence.is_there(),
+            ConnectOutcome::NoAgent => {
                 if absence.lasts() >= OPENS_AFTER {
                     log::line(
                         "no agent answers: this process computes without limits until one does",
@@ -506,12 +506,12 @@ fn run() {
         // One that hangs still takes connections and answers none: by the next time the gate is open.
         let hangs_now = HUNG.swap(false, Ordering::AcqRel);
         lost.is_hung |= hangs_now;
-        let found = if hangs_now {
-            Found::Silent
+        let outcome = if hangs_now {
+            Reconnect::Silent
         } else {
             lost.try_again()
         };
-        if found == Found::Serves {
+        if outcome == Reconnect::Served {
             LOST.store(false, Ordering::Release);
             loss = None;
             continue;
@@ -519,12 +519,12 @@ fn run() {
         connection::shut();
         if lost.is_hung || lost.absence.has_lasted(OPENS_AFTER) {
             lost.open();
-        } else if matches!(found, Found::Silent | Found::Refuses) {
+        } else if matches!(outcome, Reconnect::Silent | Reconnect::Refused) {
             lost.close();
         }
-        pause(match found {
-            Found::Refuses => REFUSED_AFTER,
-            Found::Silent => LOOK_AFTER,
+        pause(match outcome {
+            Reconnect::Refused => REFUSED_AFTER,
+            Reconnect::Silent => LOOK_AFTER,
             _ if lost.counted_to.is_some() => LOOK_AFTER,
             _ => RETRY,
         });
@@ -533,15 +533,15 @@ fn run() {
 
 /// What an attempt to reach the agent found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum Reconnect {
     /// An agent that serves this process.
-    Serves,
+    Served,
     /// One that does not answer, or takes no connection.
     Silent,
-    /// One that will not have this process.
-    Refuses,
+    /// One that refuses this process.
+    Refused,
     /// None.
-    Nobody,
+    NoAgent,
 }
 
 /// A connection that was lost.
@@ -568,27 +568,27 @@ impl Loss {
     }
 
     /// Connects to the agent, or to another one.
-    fn try_again(&mut self) -> Found {
+    fn try_again(&mut self) -> Reconnect {
         self.computes |= orders().gate.is_open() || streams::in_flight() != 0;
         match connection::open() {
-            Opened::Yes => match again(self.computes) {
-                Ok(()) => Found::Serves,
-                Err(_) if self.is_hung => Found::Silent,
+            ConnectOutcome::Connected => match again(self.computes) {
+                Ok(()) => Reconnect::Served,
+                Err(_) if self.is_hung => Reconnect::Silent,
                 Err(broken) => {
                     self.absence.is_there();
                     match broken {
-                        Broken::Refused => Found::Refuses,
-                        Broken::Gone => Found::Silent,
+                        Broken::Refused => Reconnect::Refused,
+                        Broken::Gone => Reconnect::Silent,
                     }
                 }
             },
-            Opened::NotNow => {
+            ConnectOutcome::Busy => {
                 self.absence.is_there();
-                Found::Silent
+                Reconnect::Silent
             }
-            Opened::NoAgent => {
+            ConnectOutcome::NoAgent => {
                 let _since = self.absence.lasts();
-                Found::Nobody
+                Reconnect::NoAgent
             }
         }
     }

@@ -281,7 +281,7 @@ pub(crate) fn before(stream: Handle, default: Default, known: Known) -> Launch {
     if known.is_new {
         unmeasured(|count| count.saturating_add(1));
     }
-    // Before anything else: whoever looks from outside sees that a launch is under way, also where this thread is held up in it.
+    // Before anything else, so that the agent sees a launch under way also where this thread is held up in it.
     let in_flight = IN_FLIGHT.fetch_add(known.estimate_ns, Ordering::AcqRel) & !SHUT;
     publish_in_flight(in_flight.saturating_add(known.estimate_ns));
     let stream = find(default.resolve(stream), true);

@@ -13,6 +13,9 @@
 //! run if they are more than there are (workloads 8). Whoever starts or stops changes it for all: what is left of
 //! each is kept as work, in ns at speed 1, and the next end is foretold anew.
 //!
+//! **Standing still** ([`Stands`]): a process that is stopped, or at its CPU limit, launches nothing and hears nothing; what it has in
+//! flight runs to its end. The scheduler is reported what each holder has in flight, so that it can take tokens back.
+//!
 //! Every event costs O(pods of this GPU), beside what [`Tokens`] costs.
 
 mod process;
@@ -417,8 +420,7 @@ impl Gpu {
                 process.in_flight = process.launched(process.bound * process.rate);
             }
             let in_flight = process.in_flight.min(process.left);
-            // What it has not published yet is taken for a millisecond.
-            ends = now.after(Span(nanos(in_flight / process.rate.max(1e-9)) + 1_000_000));
+            ends = now.after(Span(nanos(in_flight / process.rate.max(1e-9))));
         }
         process.stands_since = Some((now, ends));
         self.foretell(now);
@@ -544,13 +546,13 @@ impl Gpu {
             match process.stands_since {
                 Some((since, ends)) if ends > since => {
                     self.tokens.unfinished(now, id, Some(since));
-                    self.tokens.expected_end(now, id, ends);
+                    self.tokens.busy(now, id, since, Some(ends.since(since)));
                 }
                 None if process.runs => {
                     self.tokens.active(now, id);
                     self.tokens.unfinished(now, id, None);
                     // It launches on and on.
-                    self.tokens.expected_end(now, id, Time::NEVER);
+                    self.tokens.busy(now, id, now, Some(Span(u64::MAX)));
                 }
                 Some(_) | None => self.tokens.idle(now, id, process.idle_since),
             }

@@ -40,7 +40,7 @@ pub(crate) enum Hindrance {
     dead_code,
     reason = "what it holds ends the hindrance when it is dropped"
 )]
-pub(crate) enum Hindered {
+pub(crate) enum ActiveHindrance {
     Signals(Loop),
     Cgroup(Cgroup),
     Asks(Loop),
@@ -48,19 +48,19 @@ pub(crate) enum Hindered {
 
 /// What an attacker has to know of the pod's socket.
 #[derive(Debug, Clone)]
-pub(crate) struct Door {
-    pub(crate) socket: PathBuf,
+pub(crate) struct PodSocket {
+    pub(crate) path: PathBuf,
     pub(crate) multiprocessors: u32,
 }
 
 impl Hindrance {
     /// Begins to work on the program with this number.
-    pub(crate) fn begin(self, pid: u32, door: &Door) -> anyhow::Result<Hindered> {
+    pub(crate) fn begin(self, pid: u32, pod_socket: &PodSocket) -> anyhow::Result<ActiveHindrance> {
         match self {
             Self::Stopped { runs, stands } => {
                 let program =
                     Pid::from_raw(i32::try_from(pid)?).context("a program without a number")?;
-                Ok(Hindered::Signals(Loop::start(move |ended| {
+                Ok(ActiveHindrance::Signals(Loop::start(move |ended| {
                     while !ended.is_set() {
                         ended.wait(runs);
                         if kill_process(program, Signal::STOP).is_err() {
@@ -71,17 +71,17 @@ impl Hindrance {
                     }
                 })?))
             }
-            Self::Throttled { cpus } => Cgroup::new(pid, cpus).map(Hindered::Cgroup),
+            Self::Throttled { cpus } => Cgroup::new(pid, cpus).map(ActiveHindrance::Cgroup),
             Self::Asks { holds } => {
-                let door = door.clone();
+                let pod_socket = pod_socket.clone();
                 // The first time here, so that what is wrong is said.
-                let first = asks(&door)?;
-                Ok(Hindered::Asks(Loop::start(move |ended| {
+                let first = asks(&pod_socket)?;
+                Ok(ActiveHindrance::Asks(Loop::start(move |ended| {
                     let mut connection = Some(first);
                     while !ended.is_set() {
                         ended.wait(holds);
                         drop(connection.take());
-                        connection = asks(&door).ok();
+                        connection = asks(&pod_socket).ok();
                     }
                 })?))
             }
@@ -91,12 +91,12 @@ impl Hindrance {
 
 /// When a thread is to end.
 #[derive(Debug, Default)]
-struct End {
+struct StopFlag {
     is_set: Mutex<bool>,
     changed: Condvar,
 }
 
-impl End {
+impl StopFlag {
     fn lock(&self) -> MutexGuard<'_, bool> {
         self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,13 +122,13 @@ impl End {
 /// A thread that does something until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Loop {
-    ended: Arc<End>,
+    ended: Arc<StopFlag>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Loop {
-    fn start(does: impl FnOnce(&End) + Send + 'static) -> anyhow::Result<Self> {
-        let ended = Arc::new(End::default());
+    fn start(does: impl FnOnce(&StopFlag) + Send + 'static) -> anyhow::Result<Self> {
+        let ended = Arc::new(StopFlag::default());
         let own = Arc::clone(&ended);
         let thread = std::thread::Builder::new()
             .name("hindrance".to_owned())
@@ -219,14 +219,14 @@ impl Drop for Cgroup {
 }
 
 /// Connects in a pod's name and asks for a token.
-fn asks(door: &Door) -> anyhow::Result<OwnedFd> {
+fn asks(pod_socket: &PodSocket) -> anyhow::Result<OwnedFd> {
     let connection = socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
         SocketFlags::CLOEXEC,
         None,
     )?;
-    connect(&connection, &SocketAddrUnix::new(&door.socket)?)
+    connect(&connection, &SocketAddrUnix::new(&pod_socket.path)?)
         .context("the agent takes no connection")?;
     say(
         &connection,
@@ -252,7 +252,7 @@ fn asks(door: &Door) -> anyhow::Result<OwnedFd> {
         &connection,
         &FromProcess::Attach {
             uuid,
-            multiprocessors: door.multiprocessors,
+            multiprocessors: pod_socket.multiprocessors,
             mps: true,
             context_bytes: 0,
             busy_ns: 0,

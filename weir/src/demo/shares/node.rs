@@ -22,7 +22,7 @@ use super::super::Program;
 use super::super::children::{Spawn, get};
 use super::super::gpu::SoftGpu;
 use super::ask::{Ask, Pod, Rule};
-use super::hindrance::{Door, Hindered, Hindrance};
+use super::hindrance::{ActiveHindrance, Hindrance, PodSocket};
 use super::measure::Stretch;
 
 /// What the agent plans for, in per cent of a slot's SMs and time: as much as it takes, since what is asked for may be all
@@ -50,7 +50,7 @@ const WORDS_MAX: usize = 2_000;
 pub(crate) struct Node {
     pods: Vec<Load>,
     /// Where each pod's programs find the agent.
-    doors: Vec<Door>,
+    sockets: Vec<PodSocket>,
     agent: Child,
     control: SocketAddr,
     metrics: SocketAddr,
@@ -110,7 +110,7 @@ impl Node {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut node = Self {
             pods: Vec::new(),
-            doors: Vec::new(),
+            sockets: Vec::new(),
             agent,
             control: nowhere,
             metrics: nowhere,
@@ -119,8 +119,8 @@ impl Node {
         node.listening(&run).await?;
         let environments = node.served(ask).await?;
         for (pod, environment) in ask.pods.iter().zip(environments) {
-            node.doors.push(Door {
-                socket: run.join("pods").join(&pod.name).join("gate/gpu.sock"),
+            node.sockets.push(PodSocket {
+                path: run.join("pods").join(&pod.name).join("gate/gpu.sock"),
                 multiprocessors: Part::named(ask.part)?.sms,
             });
             let load = node.load(gpu, &run, pod, ask.time, environment)?;
@@ -293,10 +293,10 @@ impl Node {
     }
 
     /// Keeps pods from using their tokens as asked, until the answer is dropped.
-    pub(crate) fn hinder(&self, ask: &Ask) -> anyhow::Result<Vec<Hindered>> {
-        let each = ask.pods.iter().zip(self.pods.iter().zip(&self.doors));
-        each.filter_map(|(pod, (load, door))| Some((pod.hindrance?, load, door)))
-            .map(|(hindrance, load, door)| hindrance.begin(load.pid, door))
+    pub(crate) fn hinder(&self, ask: &Ask) -> anyhow::Result<Vec<ActiveHindrance>> {
+        let each = ask.pods.iter().zip(self.pods.iter().zip(&self.sockets));
+        each.filter_map(|(pod, (load, socket))| Some((pod.hindrance?, load, socket)))
+            .map(|(hindrance, load, socket)| hindrance.begin(load.pid, socket))
             .collect()
     }
 
