@@ -186,7 +186,9 @@ impl Model {
         let free = 10_000_u64.saturating_sub(self.occupied());
         let may_run = |p: &Process| {
             let pod = self.pods[p.pod].as_ref().unwrap();
-            let held_back = pod.revoked_at.is_some_and(|at| now - at <= BACK_OFF_MAX);
+            // For the sake of others only.
+            let held_back =
+                self.occupied() > 0 && pod.revoked_at.is_some_and(|at| now - at <= BACK_OFF_MAX);
             !pod.stopped && pod.quota.limit().is_whole() && !held_back
         };
         let waiting: Vec<_> = (self.processes.iter().flatten())

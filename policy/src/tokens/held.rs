@@ -8,7 +8,8 @@
 //! - **The token goes on.** After [`super::Settings::idle_max`] without anything in flight it is revoked. A process that has just
 //!   got its token may be slow to wake: it gets up to [`super::Settings::start_max`]. All such time comes out of a credit of the pod,
 //!   which grows with [`super::Settings::idle_share_max`] of the time; a pod without credit waits for its next token until it has
-//!   some, and one that lets tokens pass unused until it has twice as much each time, so that it gets a longer start then.
+//!   some, and one that lets tokens pass unused until it has twice as much each time, so that it gets a longer start then. It waits
+//!   for the sake of others: where nobody holds a token and no other may have one, it gets it at once.
 //!
 //! Work in flight is known only from the process itself. When it should have ended, the process is probed. One that answers
 //! computes longer than expected and goes on; of one that does not answer within [`super::Settings::answer_max`], or that is known to be
@@ -61,8 +62,8 @@ pub(super) struct Habit {
     credit_at: Time,
     /// Tokens in a row that passed unused.
     unused: u32,
-    /// No token before then.
-    pub(super) not_before: Time,
+    /// No token before then, unless the device would be idle.
+    not_before: Time,
     /// Kernel time that was charged before it was reported.
     prepaid: Span,
     /// Until when a report is taken for one of that time.
@@ -168,7 +169,8 @@ fn signed(span: Span) -> i64 {
 impl Pod {
     /// Finds out from when on it may run again.
     pub(super) fn settle_resume(&mut self, now: Time) {
-        self.resumes_at = self.limit.resumes_at(now).max(self.habit.not_before);
+        self.limit_resumes_at = self.limit.resumes_at(now);
+        self.resumes_at = self.limit_resumes_at.max(self.habit.not_before);
     }
 }
 

@@ -66,6 +66,8 @@ pub(super) struct Pod {
     pub(super) unsettled_since: Time,
     pub(super) limit: Limit,
     /// From when on the limit lets it run; valid while it waits.
+    pub(super) limit_resumes_at: Time,
+    /// The same, and not before it has credit for tokens that it may not use.
     pub(super) resumes_at: Time,
     pub(super) account: Account,
     pub(super) habit: Habit,
@@ -87,6 +89,7 @@ impl Pod {
             added,
             unsettled_since: now,
             limit: Limit::new(now, quota.limit(), settings),
+            limit_resumes_at: Time::ZERO,
             resumes_at: Time::ZERO,
             account: Account::default(),
             habit: Habit::new(now, settings),

@@ -118,8 +118,8 @@ impl Tokens {
         wake
     }
 
-    /// Looks at everybody that waits.
-    fn survey(&mut self, wake: &mut Time) -> Survey {
+    /// Looks at all that wait; `lends`: also at those that have no credit.
+    fn survey(&mut self, lends: bool, wake: &mut Time) -> Survey {
         let now = self.now;
         let free = u64::from(self.settings.sm_limit).saturating_sub(self.table.occupied);
         let mut survey = Survey::default();
@@ -131,7 +131,12 @@ impl Tokens {
             if has_request {
                 self.weir.best_served = self.weir.best_served.max(Some(clock));
             }
-            let later = pod.resumes_at > now;
+            let resumes_at = if lends {
+                pod.limit_resumes_at
+            } else {
+                pod.resumes_at
+            };
+            let later = resumes_at > now;
             // Another process of the pod may be using up what the limit leaves.
             let now_used_up = pod.holders > 0 && {
                 let pod = self.table.listed_mut(id).1;
@@ -141,7 +146,7 @@ impl Tokens {
             let (process, pod) = self.table.listed(id);
             if later || now_used_up || pod.stopped {
                 if later && !pod.stopped {
-                    *wake = (*wake).min(pod.resumes_at);
+                    *wake = (*wake).min(resumes_at);
                 }
                 // It is not for others that it waits.
                 self.weir.cap(self.table.listed_mut(id).1);
@@ -185,7 +190,10 @@ impl Tokens {
     fn give_out(&mut self, actions: &mut Vec<Action>, wake: &mut Time) -> Option<ProcessId> {
         let sm_limit = u64::from(self.settings.sm_limit);
         loop {
-            let survey = self.survey(wake);
+            let mut survey = self.survey(false, wake);
+            if survey.first.is_none() && self.table.holding.is_empty() {
+                survey = self.survey(true, wake);
+            }
             self.weir.kept_clock = survey.behind.map(|(clock, _)| clock);
             let (.., head) = survey.first?;
             let Some(place) = survey.fitting else {
