@@ -14,6 +14,7 @@ use protocol::message::FromProcess;
 
 use crate::driver::{Code, Handle, NOT_PERMITTED, SUCCESS};
 use crate::functions::{self, Kind};
+use crate::silence::Silence;
 use crate::streams::{self, Default, IN_FLIGHT, SHUT};
 use crate::{capture, link, log, time};
 
@@ -26,8 +27,8 @@ const IN_FLIGHT_LOOK: Duration = Duration::from_micros(50);
 /// So long, in nanoseconds, a launch waits for others of its process that do not end; then it goes on, since they may wait
 /// for it. Such launches are counted.
 const IN_FLIGHT_WAIT_MAX: u64 = 20_000_000;
-/// An agent that gives no sign for this long, in nanoseconds, while a thread is parked is taken for gone.
-const HUNG_AFTER: u64 = 1_000_000_000;
+/// An agent that gives no sign for this long while a thread is parked is taken for gone.
+const HUNG_AFTER: Duration = Duration::from_secs(1);
 /// A program that usually launches again within this time, in nanoseconds, after it has waited for the device, keeps its
 /// token meanwhile.
 const SHORT_GAP: u64 = 400_000;
@@ -244,7 +245,7 @@ fn wait_at_gate(stream: Handle, default: Default) -> bool {
     // What this thread has launched is measured up to here.
     streams::mark_all();
     let mut bound_since = None;
-    let mut silent_for = 0;
+    let mut silence = Silence::default();
     let bound_holds = loop {
         let orders = link::orders();
         let epoch = orders.gate.epoch();
@@ -258,20 +259,12 @@ fn wait_at_gate(stream: Handle, default: Default) -> bool {
             if link::is_served() && ASKED.swap(epoch + 1, Ordering::AcqRel) != epoch + 1 {
                 link::send(&FromProcess::Ask { epoch });
             }
-            let heartbeat = orders.heartbeat.load(Ordering::Relaxed);
             let begin = time::now();
             time::wait(orders.gate.word(), low_half(epoch), LOOK_AGAIN);
+            let waited = Duration::from_nanos(time::now().saturating_sub(begin));
             // An agent that is there and hung is no better than one that is gone.
-            let is_quiet = heartbeat == orders.heartbeat.load(Ordering::Relaxed)
-                && orders.gate.epoch() == epoch;
-            silent_for = if is_quiet {
-                silent_for + time::now().saturating_sub(begin)
-            } else {
-                0
-            };
-            if silent_for > HUNG_AFTER {
+            if silence.lasts(orders, link::is_served(), waited, LOOK_AGAIN, HUNG_AFTER) {
                 link::suspect();
-                silent_for = 0;
             }
             bound_since = None;
             continue;

@@ -40,6 +40,7 @@ mod log;
 mod memory;
 mod nvml;
 mod resolver;
+mod silence;
 mod streams;
 mod threads;
 mod time;
