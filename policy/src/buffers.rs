@@ -11,6 +11,10 @@ pub struct Bounds {
     pub each: usize,
     /// Held by all bodies together before a body that holds something takes another piece.
     pub all: usize,
+    /// The largest piece of a body whose reader has taken all before it.
+    pub piece: usize,
+    /// The largest piece of a body that holds something.
+    pub piece_behind: usize,
 }
 
 impl Bounds {
@@ -18,6 +22,16 @@ impl Bounds {
     #[must_use]
     pub const fn may_take(&self, own: usize, all: usize) -> bool {
         own == 0 || (own < self.each && all < self.all)
+    }
+
+    /// Returns how large the next piece of a body that holds `own` bytes may be while all bodies hold `all`.
+    #[must_use]
+    pub const fn piece_max(&self, own: usize, all: usize) -> usize {
+        if own == 0 && all < self.all {
+            self.piece
+        } else {
+            self.piece_behind
+        }
     }
 
     /// Returns whether `bytes` may be set aside for something that cannot be stopped once it has begun, while all

@@ -11,10 +11,19 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Buf, Bytes};
 use policy::buffers::Bounds;
 
-/// A body that holds this much for its reader takes no further piece. With the last piece, of at most
-/// [`crate::socket::READ_BYTES_MAX`], one more that hyper has read ahead, and 32 KiB that are encrypted over TLS or
-/// read of an HTTP/2 stream, it is at most 128 KiB.
-const EACH_BYTES_MAX: usize = 32 * 1024;
+use crate::socket::ReadSize;
+
+/// The largest piece of a body.
+pub(crate) const PIECE_BYTES_MAX: usize = 63 * 1024;
+/// The bounds on what is held. Of one body it is at most a piece of 63 KiB, or what is below 32 KiB and a piece of
+/// 31 KiB; one more piece of 31 KiB that hyper has read ahead; and 32 KiB that are encrypted over TLS or read of an
+/// HTTP/2 stream: 126 KiB. A piece is less than the power of two above it: see [`ReadSize::set`].
+const BOUNDS: Bounds = Bounds {
+    each: 32 * 1024,
+    all: usize::MAX,
+    piece: PIECE_BYTES_MAX,
+    piece_behind: 31 * 1024,
+};
 /// What a piece takes besides its bytes, in the queues of hyper and h2.
 const PIECE_OVERHEAD_BYTES: usize = 256;
 /// A piece below this that has to wait is copied: it may be a small part of a large buffer.
@@ -39,6 +48,9 @@ struct TransferState {
     held: usize,
     /// Whoever reads the source, while it may not.
     waiting: Option<Waker>,
+    /// The bound on reads of the HTTP/1 connection that it comes from; `None`: it comes from an HTTP/2 stream, or
+    /// has been read to its end.
+    source: Option<Arc<ReadSize>>,
 }
 
 /// Bytes of a body, charged until they are dropped.
@@ -59,8 +71,8 @@ impl Buffered {
     /// Returns an empty account that holds at most about `bytes`.
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
         let bounds = Bounds {
-            each: EACH_BYTES_MAX,
             all: bytes,
+            ..BOUNDS
         };
         Arc::new(Self {
             bounds,
@@ -92,6 +104,18 @@ impl Buffered {
     fn may_take(&self, own: usize) -> bool {
         self.bounds.may_take(own, self.held.load(Ordering::Relaxed))
     }
+
+    /// Bounds the next read of a body's source.
+    fn bound_reads(&self, state: &TransferState) {
+        if let Some(source) = &state.source {
+            source.set(self.piece_max(state.held));
+        }
+    }
+
+    fn piece_max(&self, own: usize) -> usize {
+        self.bounds
+            .piece_max(own, self.held.load(Ordering::Relaxed))
+    }
 }
 
 impl Reserved {
@@ -117,12 +141,25 @@ impl Drop for Reserved {
 }
 
 impl Transfer {
-    /// Returns a body of which nothing is held yet.
-    pub(crate) fn new(account: &Arc<Buffered>) -> Arc<Self> {
+    /// Returns a body of which nothing is held yet. `source`: the bound on reads of the HTTP/1 connection that it comes
+    /// from, if it does.
+    pub(crate) fn new(account: &Arc<Buffered>, source: Option<Arc<ReadSize>>) -> Arc<Self> {
+        let state = TransferState {
+            source,
+            ..TransferState::default()
+        };
+        account.bound_reads(&state);
         Arc::new(Self {
             account: Arc::clone(account),
-            state: Mutex::default(),
+            state: Mutex::new(state),
         })
+    }
+
+    /// Lets go of the source: all of the body has been read, and the connection's next is a body of its own.
+    pub(crate) fn detach(&self) {
+        if let Some(source) = self.lock().source.take() {
+            source.set(self.account.piece_max(0));
+        }
     }
 
     /// Ready when the next piece may be taken from the source.
@@ -142,6 +179,9 @@ impl Transfer {
         let mut state = self.lock();
         let is_behind = state.held > 0;
         state.held += charged;
+        if !is_behind {
+            self.account.bound_reads(&state);
+        }
         drop(state);
         self.account.held.fetch_add(charged, Ordering::Relaxed);
         let bytes = if is_behind && bytes.len() < SMALL_BYTES {
@@ -159,6 +199,9 @@ impl Transfer {
         self.account.held.fetch_sub(bytes, Ordering::Relaxed);
         let mut state = self.lock();
         state.held -= bytes;
+        if state.held == 0 {
+            self.account.bound_reads(&state);
+        }
         // Nobody else need wake it: while it holds something, its own reader has something to take.
         let woken = if self.account.may_take(state.held) {
             state.waiting.take()
@@ -243,7 +286,7 @@ mod tests {
     #[test]
     fn a_body_takes_no_more_than_its_bound_until_its_reader_takes_a_piece() {
         let account = Buffered::new(1 << 20);
-        let transfer = Transfer::new(&account);
+        let transfer = Transfer::new(&account, None);
         let mut pieces = fill(&transfer);
         assert_eq!(pieces.len(), 2);
         let woken = Arc::<Woken>::default();
@@ -261,15 +304,38 @@ mod tests {
     }
 
     #[test]
+    fn reads_are_large_while_the_reader_has_taken_all_and_for_the_next_body() {
+        let account = Buffered::new(100_000);
+        let source = Arc::<ReadSize>::default();
+        source.set(1);
+        let transfer = Transfer::new(&account, Some(Arc::clone(&source)));
+        assert_eq!(source.get(), 63 * 1024);
+        let piece = transfer.piece(Bytes::from_static(&[0; 16 * 1024]));
+        assert_eq!(source.get(), 31 * 1024);
+        drop(piece);
+        assert_eq!(source.get(), 63 * 1024);
+        let late = transfer.piece(Bytes::from_static(&[0; 16 * 1024]));
+        transfer.detach();
+        assert_eq!(source.get(), 63 * 1024, "the next body holds nothing");
+        source.set(1);
+        drop(late);
+        assert_eq!(source.get(), 1, "it is another's");
+        let stuck = Transfer::new(&account, None).piece(Bytes::from_static(&[0; 100_000]));
+        let _another = Transfer::new(&account, Some(Arc::clone(&source)));
+        assert_eq!(source.get(), 31 * 1024, "there is no room for all");
+        drop(stuck);
+    }
+
+    #[test]
     fn beyond_the_account_a_body_takes_one_piece_at_a_time() {
         let account = Buffered::new(100_000);
         let stuck: Vec<_> = (0..4)
             .map(|_| {
-                let transfer = Transfer::new(&account);
+                let transfer = Transfer::new(&account, None);
                 (fill(&transfer), transfer)
             })
             .collect();
-        let lively = Transfer::new(&account);
+        let lively = Transfer::new(&account, None);
         for _ in 0..3 {
             let pieces = fill(&lively);
             assert_eq!(pieces.len(), 1, "{account:?}");
@@ -292,7 +358,7 @@ mod tests {
     #[test]
     fn a_small_piece_that_has_to_wait_keeps_no_large_buffer() {
         let account = Buffered::new(1 << 20);
-        let transfer = Transfer::new(&account);
+        let transfer = Transfer::new(&account, None);
         let large = Bytes::from(vec![7; 64 * 1024]);
         let first = transfer.piece(large.slice(..10));
         let second = transfer.piece(large.slice(10..20));

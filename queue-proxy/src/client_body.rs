@@ -175,11 +175,12 @@ impl ClientBody {
         buffered: &Arc<Buffered>,
     ) -> Self {
         let ended = incoming.is_end_stream();
+        let read_size = || connection.as_ref().map(|connection| connection.read_size());
         Self {
             ended,
+            transfer: (!ended).then(|| Transfer::new(buffered, read_size())),
             incoming: Some(incoming),
             connection,
-            transfer: (!ended).then(|| Transfer::new(buffered)),
             hold: None,
             ahead: None,
             gone: false,
@@ -375,6 +376,10 @@ fn is_end_of_input(error: &ClientBodyError) -> bool {
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
+        if let Some(transfer) = &self.transfer {
+            // The connection's next request has a body of its own.
+            transfer.detach();
+        }
         if !self.ended
             && let Some(connection) = &self.connection
         {

@@ -196,6 +196,7 @@ async fn serve<H: Handler>(
     }
     let first_until = Instant::now() + limits.head_time;
     let (socket, write) = Socket::of(stream);
+    let read_size = socket.read_size();
     let begun = async {
         let mut transport = match &tls {
             Some(tls) => Transport::Tls(Box::new(Box::pin(tls.accept(socket)).await?)),
@@ -238,7 +239,7 @@ async fn serve<H: Handler>(
             linger((*write).as_ref(), LINGER_FLOOD_BYTES).await;
         }
     } else {
-        let state = ConnectionState::new();
+        let state = ConnectionState::new(read_size);
         service.client.http1 = Some(Arc::clone(&state));
         let io = ClientIo::new(transport, Protocol::Http1(Arc::clone(&state)), begin);
         serve_http1(io, limits, head_timer, write, &state, service, &shutdown).await;

@@ -23,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 use crate::clock::Clock;
 use crate::frames::{Frames, GOAWAY_BYTES, Http2State};
 use crate::framing::{BodyFraming, Framing};
-use crate::socket::Socket;
+use crate::socket::{ReadSize, Socket};
 use crate::tls::Negotiated;
 
 const TERMINATOR: &[u8] = b"0\r\n\r\n";
@@ -43,6 +43,8 @@ pub(crate) struct ConnectionState {
     upgraded: AtomicBool,
     framing: Mutex<Framing>,
     trailers: Mutex<Trailers>,
+    /// The bound on one read.
+    read_size: Arc<ReadSize>,
 }
 
 #[derive(Debug, Default)]
@@ -65,8 +67,9 @@ pub(crate) struct Serving(Arc<ConnectionState>);
 
 impl ConnectionState {
     /// A new connection: its first request head is awaited.
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(read_size: Arc<ReadSize>) -> Arc<Self> {
         Arc::new(Self {
+            read_size,
             serving: AtomicBool::new(false),
             within_head: AtomicBool::new(true),
             body_unread: AtomicBool::new(false),
@@ -83,6 +86,11 @@ impl ConnectionState {
         self.body_unread.store(false, Ordering::Relaxed);
         self.follow(|framing| framing.begin(body));
         Serving(Arc::clone(self))
+    }
+
+    /// Returns the bound on one read of the connection.
+    pub(crate) fn read_size(&self) -> Arc<ReadSize> {
+        Arc::clone(&self.read_size)
     }
 
     /// Bytes have come.

@@ -254,6 +254,10 @@ impl Relay {
             serving,
             exchange,
         } = in_flight;
+        let read_size = match &source {
+            Source::Http1(connection, _) => Some(connection.read_size()),
+            Source::Http2(_) => None,
+        };
         let live = Live {
             incoming,
             source,
@@ -269,7 +273,7 @@ impl Relay {
                 awaited: None,
                 watchdog: None,
             })),
-            transfer: Transfer::new(buffered),
+            transfer: Transfer::new(buffered, read_size),
             watchdog: None,
             serving,
             exchange,
@@ -399,6 +403,8 @@ impl Relay {
     }
 
     fn finish(&mut self) {
+        // Before the connection serves another.
+        self.transfer.detach();
         self.app().finish();
         if let Some(exchange) = &self.exchange {
             exchange.app_ended();

@@ -12,12 +12,33 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+use crate::buffered::PIECE_BYTES_MAX;
+
 /// So many bytes are read in one turn of a task: they may be thousands of small things to look at, interim
 /// responses without end among them.
 const BURST_BYTES_MAX: usize = 128 * 1024;
-/// One read gives so many bytes at most, of which one piece of a body is made. It is less than the power of two
-/// above it: hyper doubles its buffer after a read that filled it.
-pub(crate) const READ_BYTES_MAX: usize = 31 * 1024;
+/// How many bytes one read gives at most, of which one piece of a body is made; may be set at any time.
+#[derive(Debug)]
+pub(crate) struct ReadSize(AtomicUsize);
+
+impl Default for ReadSize {
+    fn default() -> Self {
+        Self(AtomicUsize::new(PIECE_BYTES_MAX))
+    }
+}
+
+impl ReadSize {
+    /// Sets the bound for reads from now on. It should be less than the power of two above it: hyper doubles its
+    /// buffer after a read that filled it.
+    pub(crate) fn set(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bound, in bytes.
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// How many bytes may still be read before something is complete. No bound, unless one is set.
 #[derive(Debug)]
@@ -63,6 +84,7 @@ pub(crate) struct Socket {
     /// Bytes read since something else had a turn.
     burst: usize,
     budget: Arc<Budget>,
+    read_size: Arc<ReadSize>,
 }
 
 impl Socket {
@@ -75,6 +97,7 @@ impl Socket {
             write: Arc::clone(&write),
             burst: 0,
             budget: Arc::default(),
+            read_size: Arc::default(),
         };
         (socket, write)
     }
@@ -82,6 +105,11 @@ impl Socket {
     /// The bound on what may be read.
     pub(crate) fn budget(&self) -> Arc<Budget> {
         Arc::clone(&self.budget)
+    }
+
+    /// Returns the bound on one read.
+    pub(crate) fn read_size(&self) -> Arc<ReadSize> {
+        Arc::clone(&self.read_size)
     }
 
     fn stream(&self) -> &TcpStream {
@@ -118,7 +146,8 @@ impl AsyncRead for Socket {
             return Poll::Pending;
         }
         let before = buf.filled().len();
-        self.read.set_limit(READ_BYTES_MAX as u64);
+        let size = self.read_size.get();
+        self.read.set_limit(size as u64);
         let polled = Pin::new(&mut self.read).poll_read(cx, buf);
         if !self.budget.spend(buf.filled().len() - before) {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));

@@ -31,7 +31,7 @@ use crate::client_body::ClientBody;
 use crate::connection::keep_alive;
 use crate::limits::{HEAD_BYTES_MAX, HEAD_LINES_MAX};
 use crate::retry;
-use crate::socket::{Budget, Socket};
+use crate::socket::{Budget, ReadSize, Socket};
 
 /// An idle connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(90);
@@ -141,6 +141,7 @@ pub(crate) struct Connection {
     /// The socket, to look at it without reading.
     socket: Arc<OwnedWriteHalf>,
     budget: Arc<Budget>,
+    read_size: Arc<ReadSize>,
     idle_since: Instant,
 }
 
@@ -427,7 +428,7 @@ impl Upstream {
 
     async fn connect(&self) -> Result<Box<Connection>, UpstreamError> {
         let (io, socket) = Socket::of(self.dial().await?);
-        let budget = io.budget();
+        let (budget, read_size) = (io.budget(), io.read_size());
         let (sender, driver) = http1::Builder::new()
             .title_case_headers(true)
             .max_buf_size(BUFFER_BYTES_MAX)
@@ -441,6 +442,7 @@ impl Upstream {
             driver,
             socket,
             budget,
+            read_size,
             idle_since: Instant::now(),
         }))
     }
@@ -492,6 +494,11 @@ impl Connection {
         let socket: &TcpStream = (*self.socket).as_ref();
         let peeked = SockRef::from(socket).peek(&mut byte);
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Returns the bound on one read of the connection.
+    pub(crate) fn read_size(&self) -> Arc<ReadSize> {
+        Arc::clone(&self.read_size)
     }
 
     /// After a 101: the socket, and what the user container has sent on it already.

@@ -1,7 +1,9 @@
 //! Measures proxies in front of the same user container, in turn, in one run: Weir's queue-proxy without and with
 //! deadlines, nginx and HAProxy where they are installed, and Knative's own where `KNATIVE_QUEUE_PROXY` names it.
 //!
-//! `cargo run --release -p tests --bin proxy-bench -- [--rounds N] [--seconds S] [--weir BINARY]`
+//! `cargo run --release -p tests --bin proxy-bench -- [--rounds N] [--seconds S] [--weir BINARY] [--before BINARY]`
+//!
+//! With `--before`, an earlier build is compared with this one instead: the two in turn, at saturation alone.
 //!
 //! Every figure is the median over the rounds. Load, proxies and user container share the machine, so absolute
 //! figures drift; ratios within a run count.
@@ -16,7 +18,7 @@ mod load;
 mod process;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,26 +27,32 @@ use anyhow::Context as _;
 use crate::load::{Latency, Protocol};
 use crate::process::{Kind, Running};
 
-const USAGE: &str = "usage: proxy-bench [--rounds N] [--seconds S] [--weir BINARY]\n\
+const USAGE: &str = "usage: proxy-bench [--rounds N] [--seconds S] [--weir BINARY] [--before BINARY]\n\
     --rounds N     how often each proxy has its turn, 1 to 99 (3)\n\
     --seconds S    how long each load lasts, 1 to 60 (2)\n\
     --weir BINARY  the queue-proxy to measure (the release build beside this program)\n\
+    --before BINARY  an earlier build: only the two are measured, in turn, at saturation, and their ratio is printed\n\
     KNATIVE_QUEUE_PROXY names Knative's own, to be measured too";
 /// Connections of HTTP/1, or streams of HTTP/2, that are always busy at saturation.
 const CLIENTS: usize = 32;
 /// Requests a second where arrivals do not wait for answers.
 const RATE: u32 = 1_000;
+/// Of bodies above this many bytes …
+const LARGE_BYTES: usize = 64 * 1024;
+/// … so many requests a second, which the machine can carry.
+const LARGE_RATE: u32 = 100;
 /// Connections with a request that takes a while, for the resident memory.
 const BUSY: usize = 1_000;
 /// CPU time a second that a cluster gives the sidecar: 100m.
 const QUOTA_PERCENT: u32 = 10;
-const BODIES: [usize; 2] = [0, 64 * 1024];
+const BODIES: [usize; 3] = [0, 64 * 1024, 1024 * 1024];
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 struct Options {
     rounds: usize,
     span: Duration,
     weir: PathBuf,
+    before: Option<PathBuf>,
 }
 
 /// What one load showed.
@@ -72,7 +80,11 @@ async fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match bench(&options).await {
+    let done = match &options.before {
+        Some(before) => compare(&options, before).await,
+        None => bench(&options).await,
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("proxy-bench: {error:#}");
@@ -87,6 +99,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
         rounds: 3,
         span: Duration::from_secs(2),
         weir: beside,
+        before: None,
     };
     for pair in arguments.chunks(2) {
         let [name, value] = pair else { return None };
@@ -97,18 +110,85 @@ fn parse(arguments: &[String]) -> Option<Options> {
                 options.span = Duration::from_secs(seconds);
             }
             "--weir" => options.weir = value.into(),
+            "--before" => options.before = Some(value.into()),
             _ => return None,
         }
     }
     Some(options)
 }
 
-async fn bench(options: &Options) -> anyhow::Result<()> {
+fn ensure_file(path: &Path, option: &str) -> anyhow::Result<()> {
     anyhow::ensure!(
-        options.weir.is_file(),
-        "{} is no file: cargo build --release -p queue-proxy, or --weir",
-        options.weir.display()
+        path.is_file(),
+        "{} is no file: cargo build --release -p queue-proxy, or {option}",
+        path.display()
     );
+    Ok(())
+}
+
+/// Measures two builds in turn, at saturation, and prints what each request takes of CPU.
+async fn compare(options: &Options, before: &Path) -> anyhow::Result<()> {
+    ensure_file(&options.weir, "--weir")?;
+    ensure_file(before, "--before")?;
+    let app = process::App::start().await?;
+    let mut micros: Figures<f64> = BTreeMap::new();
+    for round in 1..=options.rounds {
+        // Neither build is always the one that finds the machine as the other left it.
+        let order = if round % 2 == 0 { [1, 0] } else { [0, 1] };
+        for at in order {
+            eprintln!("round {round}: {}", ["before", "now"][at]);
+            let binary = [before, &options.weir][at];
+            let kind = Kind::Weir(binary.to_owned(), false);
+            let running = kind.start(app.port, None).await?;
+            for protocol in PROTOCOLS {
+                for bytes in BODIES {
+                    let (cpu_us, ..) = saturate(&running, protocol, bytes, options.span).await?;
+                    let title = title(protocol, bytes);
+                    micros.entry((at, title)).or_default().push(cpu_us);
+                }
+            }
+        }
+    }
+    println!(
+        "{}; {} rounds of {} s in turn, {CLIENTS} clients; CPU µs a request: median (least – most)\n",
+        process::machine(),
+        options.rounds,
+        options.span.as_secs()
+    );
+    println!("| load | before | now | now / before, median of the rounds |");
+    println!("|---|---:|---:|---:|");
+    for protocol in PROTOCOLS {
+        for bytes in BODIES {
+            let title = title(protocol, bytes);
+            let [before, now] = [0, 1].map(|at| micros.get(&(at, title.clone())));
+            let ratios = before.zip(now).map(|(before, now)| {
+                let pairs = before.iter().zip(now);
+                pairs.map(|(before, now)| now / before).collect::<Vec<_>>()
+            });
+            println!(
+                "| {title} | {} | {} | {} |",
+                spread(before),
+                spread(now),
+                cell(median(ratios.as_ref(), |ratio| *ratio), 3)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A median, with the least and the most.
+fn spread(values: Option<&Vec<f64>>) -> String {
+    let bound = |pick: fn(f64, f64) -> f64| values?.iter().copied().reduce(pick);
+    format!(
+        "{} ({} – {})",
+        cell(median(values, |value| *value), 1),
+        cell(bound(f64::min), 1),
+        cell(bound(f64::max), 1)
+    )
+}
+
+async fn bench(options: &Options) -> anyhow::Result<()> {
+    ensure_file(&options.weir, "--weir")?;
     let kinds = process::available(&options.weir);
     let app = process::App::start().await?;
     let mut shown: Figures<Shown> = BTreeMap::new();
@@ -164,22 +244,40 @@ fn title(protocol: Protocol, bytes: usize) -> String {
     format!("{protocol}, {bytes} B")
 }
 
-async fn measure(
+/// Returns what a request took of CPU, in µs, how many there were a second, and their latencies.
+async fn saturate(
     running: &Running,
     protocol: Protocol,
     bytes: usize,
     span: Duration,
-) -> anyhow::Result<Shown> {
+) -> anyhow::Result<(f64, f64, Latency)> {
     let address = running.address_of(protocol);
     // Connections, caches and estimates are warm before anything counts.
     load::saturate(address, protocol, bytes, CLIENTS, span / 8).await?;
     let before = running.cpu_seconds();
     let (count, saturated) = load::saturate(address, protocol, bytes, CLIENTS, span).await?;
     let cpu = running.cpu_seconds() - before;
-    let open = load::at_rate(address, protocol, bytes, RATE, span).await?;
+    let rate = count as f64 / span.as_secs_f64();
+    Ok((cpu * 1e6 / count as f64, rate, saturated))
+}
+
+async fn measure(
+    running: &Running,
+    protocol: Protocol,
+    bytes: usize,
+    span: Duration,
+) -> anyhow::Result<Shown> {
+    let (cpu_us, rate, saturated) = saturate(running, protocol, bytes, span).await?;
+    let address = running.address_of(protocol);
+    let per_second = if bytes > LARGE_BYTES {
+        LARGE_RATE
+    } else {
+        RATE
+    };
+    let open = load::at_rate(address, protocol, bytes, per_second, span).await?;
     Ok(Shown {
-        cpu_us: cpu * 1e6 / count as f64,
-        rate: count as f64 / span.as_secs_f64(),
+        cpu_us,
+        rate,
         saturated,
         open,
     })
@@ -207,8 +305,13 @@ fn print(
     for protocol in PROTOCOLS {
         for bytes in BODIES {
             let title = title(protocol, bytes);
+            let per_second = if bytes > LARGE_BYTES {
+                LARGE_RATE
+            } else {
+                RATE
+            };
             println!(
-                "| {title} | CPU µs/request | requests/s | added p50 µs, saturated | added p99 | added p50 µs, {RATE}/s | added p99 |"
+                "| {title} | CPU µs/request | requests/s | added p50 µs, saturated | added p99 | added p50 µs, {per_second}/s | added p99 |"
             );
             println!("|---|---:|---:|---:|---:|---:|---:|");
             let figure = |at: usize, figure: fn(&Shown) -> f64| {
