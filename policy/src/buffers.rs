@@ -11,10 +11,8 @@ pub struct Bounds {
     pub each: usize,
     /// Held by all bodies together before a body that holds something takes another piece.
     pub all: usize,
-    /// The largest piece of a body whose reader has taken all before it.
-    pub piece: usize,
-    /// The largest piece of a body that holds something.
-    pub piece_behind: usize,
+    /// The largest piece of a body that has no room for a larger one.
+    pub least: usize,
 }
 
 impl Bounds {
@@ -24,13 +22,15 @@ impl Bounds {
         own == 0 || (own < self.each && all < self.all)
     }
 
-    /// Returns how large the next piece of a body that holds `own` bytes may be while all bodies hold `all`.
+    /// Returns how large the next piece of a body that holds `own` bytes may be while all bodies hold `all`: what fills
+    /// the body's bound, and `least` where that is more or there is no room for all.
     #[must_use]
     pub const fn piece_max(&self, own: usize, all: usize) -> usize {
-        if own == 0 && all < self.all {
-            self.piece
+        let left = self.each.saturating_sub(own);
+        if all < self.all && left > self.least {
+            left
         } else {
-            self.piece_behind
+            self.least
         }
     }
 

@@ -4,14 +4,13 @@ use policy::buffers::Bounds;
 use proptest::prelude::*;
 
 const PIECE_MAX: usize = 64;
-const PIECE_BEHIND_MAX: usize = 32;
+const LEAST: usize = 16;
 
 const fn bounds(each: usize, all: usize) -> Bounds {
     Bounds {
         each,
         all,
-        piece: PIECE_MAX,
-        piece_behind: PIECE_BEHIND_MAX,
+        least: LEAST,
     }
 }
 
@@ -33,7 +32,7 @@ proptest! {
     /// A source reads one piece ahead of what the body takes, as large as it may be when it is read.
     #[test]
     fn no_body_and_no_sum_exceeds_its_bound_by_more_than_its_pieces(
-        each in 1_usize..=PIECE_BEHIND_MAX,
+        each in 1_usize..200,
         all in 1_usize..400,
         steps in steps(8),
     ) {
@@ -60,27 +59,22 @@ proptest! {
             }
             for (body, ahead) in ahead.iter().enumerate() {
                 let own = held(&bodies, body);
-                // The last piece taken was read while less was held, or is the only one.
-                prop_assert!(own < each + PIECE_MAX);
-                prop_assert!(own + ahead.unwrap_or(0) <= (each + PIECE_MAX + PIECE_BEHIND_MAX).max(2 * PIECE_MAX));
+                prop_assert!(own < each + LEAST);
+                prop_assert!(own + ahead.unwrap_or(0) < each + 2 * LEAST);
             }
             let sum: usize = bodies.iter().flatten().sum();
-            prop_assert!(sum < all + bodies.len() * PIECE_MAX);
+            prop_assert!(sum < all + bodies.len() * each.max(LEAST));
         }
     }
 }
 
 #[test]
-fn a_body_that_holds_something_or_has_no_room_gets_small_pieces() {
-    let bounds = Bounds {
-        each: 10,
-        all: 100,
-        piece: 8,
-        piece_behind: 4,
-    };
-    assert_eq!(bounds.piece_max(0, 99), 8);
-    assert_eq!(bounds.piece_max(1, 1), 4);
-    assert_eq!(bounds.piece_max(0, 100), 4);
+fn a_piece_fills_the_bodys_bound_or_is_the_least_there_is() {
+    let bounds = bounds(100, 1_000);
+    assert_eq!(bounds.piece_max(0, 999), 100);
+    assert_eq!(bounds.piece_max(30, 30), 70);
+    assert_eq!(bounds.piece_max(99, 99), LEAST);
+    assert_eq!(bounds.piece_max(0, 1_000), LEAST);
 }
 
 #[test]

@@ -13,17 +13,17 @@ use policy::buffers::Bounds;
 
 use crate::socket::ReadSize;
 
-/// The largest piece of a body.
+/// The largest piece of a body. It is less than a power of two: see [`ReadSize::set`].
 pub(crate) const PIECE_BYTES_MAX: usize = 63 * 1024;
-/// The bounds on what is held. Of one body it is at most a piece of 63 KiB, or what is below 32 KiB and a piece of
-/// 31 KiB; one more piece of 31 KiB that hyper has read ahead; and 32 KiB that are encrypted over TLS or read of an
-/// HTTP/2 stream: 126 KiB. A piece is less than the power of two above it: see [`ReadSize::set`].
-const BOUNDS: Bounds = Bounds {
-    each: 32 * 1024,
-    all: usize::MAX,
-    piece: PIECE_BYTES_MAX,
-    piece_behind: 31 * 1024,
-};
+/// A body of which this much is held takes no more. Of one that comes over HTTP/1 at most this and a piece of
+/// [`LEAST_BYTES`] are held, one more such piece that hyper has read ahead, and 32 KiB that are encrypted over TLS:
+/// 125 KiB.
+const HTTP1_BYTES_MAX: usize = PIECE_BYTES_MAX;
+/// The same of a body that comes over HTTP/2, in frames of 16 KiB: with the last of them, and the stream's window of
+/// 64 KiB, 112 KiB.
+const HTTP2_BYTES_MAX: usize = 32 * 1024;
+/// The largest piece where there is no room for a larger one.
+const LEAST_BYTES: usize = 15 * 1024;
 /// What a piece takes besides its bytes, in the queues of hyper and h2.
 const PIECE_OVERHEAD_BYTES: usize = 256;
 /// A piece below this that has to wait is copied: it may be a small part of a large buffer.
@@ -32,7 +32,8 @@ const SMALL_BYTES: usize = 4 * 1024;
 /// The account of the process.
 #[derive(Debug)]
 pub(crate) struct Buffered {
-    bounds: Bounds,
+    /// The bound on what all bodies hold, in bytes.
+    all: usize,
     held: AtomicUsize,
 }
 
@@ -40,6 +41,7 @@ pub(crate) struct Buffered {
 #[derive(Debug)]
 pub(crate) struct Transfer {
     account: Arc<Buffered>,
+    bounds: Bounds,
     state: Mutex<TransferState>,
 }
 
@@ -70,12 +72,8 @@ pub(crate) struct Reserved {
 impl Buffered {
     /// Returns an empty account that holds at most about `bytes`.
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
-        let bounds = Bounds {
-            all: bytes,
-            ..BOUNDS
-        };
         Arc::new(Self {
-            bounds,
+            all: bytes,
             held: AtomicUsize::new(0),
         })
     }
@@ -83,7 +81,7 @@ impl Buffered {
     /// Sets `bytes` aside, if there is room for them.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reserved> {
         let add = |held| {
-            let has_room = self.bounds.may_reserve(bytes, held);
+            let has_room = self.bounds(0).may_reserve(bytes, held);
             has_room.then(|| held + bytes)
         };
         let reserved = self
@@ -97,24 +95,19 @@ impl Buffered {
 
     /// Returns whether bodies hold less than they may together.
     pub(crate) fn has_room(&self) -> bool {
-        self.bounds
-            .may_reserve(1, self.held.load(Ordering::Relaxed))
+        self.bounds(0).may_reserve(1, self.held())
     }
 
-    fn may_take(&self, own: usize) -> bool {
-        self.bounds.may_take(own, self.held.load(Ordering::Relaxed))
-    }
-
-    /// Bounds the next read of a body's source.
-    fn bound_reads(&self, state: &TransferState) {
-        if let Some(source) = &state.source {
-            source.set(self.piece_max(state.held));
+    const fn bounds(&self, each: usize) -> Bounds {
+        Bounds {
+            each,
+            all: self.all,
+            least: LEAST_BYTES,
         }
     }
 
-    fn piece_max(&self, own: usize) -> usize {
-        self.bounds
-            .piece_max(own, self.held.load(Ordering::Relaxed))
+    fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 }
 
@@ -148,24 +141,30 @@ impl Transfer {
             source,
             ..TransferState::default()
         };
-        account.bound_reads(&state);
-        Arc::new(Self {
+        let each = match &state.source {
+            Some(_) => HTTP1_BYTES_MAX,
+            None => HTTP2_BYTES_MAX,
+        };
+        let transfer = Self {
             account: Arc::clone(account),
+            bounds: account.bounds(each),
             state: Mutex::new(state),
-        })
+        };
+        transfer.bound_reads(&transfer.lock());
+        Arc::new(transfer)
     }
 
     /// Lets go of the source: all of the body has been read, and the connection's next is a body of its own.
     pub(crate) fn detach(&self) {
         if let Some(source) = self.lock().source.take() {
-            source.set(self.account.piece_max(0));
+            source.set(self.piece_max(0));
         }
     }
 
     /// Ready when the next piece may be taken from the source.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if self.account.may_take(state.held) {
+        if self.may_take(state.held) {
             state.waiting = None;
             return Poll::Ready(());
         }
@@ -179,11 +178,9 @@ impl Transfer {
         let mut state = self.lock();
         let is_behind = state.held > 0;
         state.held += charged;
-        if !is_behind {
-            self.account.bound_reads(&state);
-        }
-        drop(state);
         self.account.held.fetch_add(charged, Ordering::Relaxed);
+        self.bound_reads(&state);
+        drop(state);
         let bytes = if is_behind && bytes.len() < SMALL_BYTES {
             Bytes::copy_from_slice(&bytes)
         } else {
@@ -199,11 +196,9 @@ impl Transfer {
         self.account.held.fetch_sub(bytes, Ordering::Relaxed);
         let mut state = self.lock();
         state.held -= bytes;
-        if state.held == 0 {
-            self.account.bound_reads(&state);
-        }
+        self.bound_reads(&state);
         // Nobody else need wake it: while it holds something, its own reader has something to take.
-        let woken = if self.account.may_take(state.held) {
+        let woken = if self.may_take(state.held) {
             state.waiting.take()
         } else {
             None
@@ -211,6 +206,21 @@ impl Transfer {
         drop(state);
         if let Some(waker) = woken {
             waker.wake();
+        }
+    }
+
+    fn may_take(&self, own: usize) -> bool {
+        self.bounds.may_take(own, self.account.held())
+    }
+
+    fn piece_max(&self, own: usize) -> usize {
+        self.bounds.piece_max(own, self.account.held())
+    }
+
+    /// Bounds the next read of the source.
+    fn bound_reads(&self, state: &TransferState) {
+        if let Some(source) = &state.source {
+            source.set(self.piece_max(state.held));
         }
     }
 
@@ -311,7 +321,7 @@ mod tests {
         let transfer = Transfer::new(&account, Some(Arc::clone(&source)));
         assert_eq!(source.get(), 63 * 1024);
         let piece = transfer.piece(Bytes::from_static(&[0; 16 * 1024]));
-        assert_eq!(source.get(), 31 * 1024);
+        assert_eq!(source.get(), 47 * 1024 - PIECE_OVERHEAD_BYTES);
         drop(piece);
         assert_eq!(source.get(), 63 * 1024);
         let late = transfer.piece(Bytes::from_static(&[0; 16 * 1024]));
@@ -322,7 +332,7 @@ mod tests {
         assert_eq!(source.get(), 1, "it is another's");
         let stuck = Transfer::new(&account, None).piece(Bytes::from_static(&[0; 100_000]));
         let _another = Transfer::new(&account, Some(Arc::clone(&source)));
-        assert_eq!(source.get(), 31 * 1024, "there is no room for all");
+        assert_eq!(source.get(), 15 * 1024, "there is no room for all");
         drop(stuck);
     }
 

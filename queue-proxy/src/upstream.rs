@@ -35,6 +35,10 @@ use crate::socket::{Budget, ReadSize, Socket};
 
 /// An idle connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(90);
+/// An HTTP/2 connection that had more streams at once than this …
+const HTTP2_STREAMS_KEPT: usize = 64;
+/// … is closed after this time without one: h2 keeps the memory of the most that it had until then.
+const HTTP2_IDLE_MAX_AFTER_PEAK: Duration = Duration::from_secs(2);
 /// The first attempt to connect may take this long …
 const DIAL_FIRST: Duration = Duration::from_millis(50);
 /// … each further one longer by this factor, in per cent …
@@ -46,9 +50,11 @@ const DIAL_PAUSE: Duration = Duration::from_millis(40);
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The kernel asks whether the user container is still there after this time without a byte.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Receive window of a stream from the user container: what it may send that nobody reads …
+/// Receive window of a stream from the user container: what it may send that nobody reads.
 const HTTP2_WINDOW_BYTES: u32 = 64 * 1024;
-/// … and that of a stream for which there is no room on the account of what is held: half of a frame …
+/// What is set aside for it: filled with frames of 100 bytes it takes five times as much as with large ones.
+const HTTP2_WINDOW_CHARGE_BYTES: usize = 256 * 1024;
+/// Receive window of a stream for which there is no room on the account of what is held: half of a frame …
 const HTTP2_NARROW_WINDOW_BYTES: u32 = 8 * 1024;
 /// … and of a connection: streams whose clients do not read hold up no other.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
@@ -154,6 +160,8 @@ struct Http2 {
     window: u32,
     idle_since: Instant,
     streams: Arc<AtomicUsize>,
+    /// The most streams there were at once.
+    streams_peak: AtomicUsize,
     /// How many streams the user container allows at once.
     streams_max: Arc<AtomicUsize>,
 }
@@ -281,8 +289,14 @@ impl Upstream {
             if connection.streams.load(Ordering::Relaxed) > 0 {
                 connection.idle_since = now;
             }
+            let peak = *connection.streams_peak.get_mut();
+            let idle_max = if peak > HTTP2_STREAMS_KEPT {
+                HTTP2_IDLE_MAX_AFTER_PEAK
+            } else {
+                IDLE_MAX
+            };
             !connection.sender.is_closed()
-                && now.saturating_duration_since(connection.idle_since) < IDLE_MAX
+                && now.saturating_duration_since(connection.idle_since) < idle_max
         });
     }
 
@@ -324,7 +338,7 @@ impl Upstream {
     /// Returns a stream of an open connection with room for it, else of a new one. After a failure, only of
     /// connections made after the one that failed.
     async fn http2_stream(&self, failed_on: Option<u64>) -> Result<Taken, UpstreamError> {
-        let mut reserved = self.buffered.reserve(HTTP2_WINDOW_BYTES as usize);
+        let mut reserved = self.buffered.reserve(HTTP2_WINDOW_CHARGE_BYTES);
         let window = if reserved.is_some() {
             HTTP2_WINDOW_BYTES
         } else {
@@ -356,6 +370,7 @@ impl Upstream {
             window,
             idle_since: Instant::now(),
             streams: Arc::new(AtomicUsize::new(1)),
+            streams_peak: AtomicUsize::new(1),
             streams_max: Arc::clone(&streams_max),
         };
         let streams = Arc::clone(&connection.streams);
@@ -398,7 +413,10 @@ impl Upstream {
         let is_full = alike().count() >= HTTP2_CONNECTIONS_MAX;
         let least = || alike().min_by_key(streams).filter(|_| is_full);
         let connection = with_room.or_else(least)?;
-        connection.streams.fetch_add(1, Ordering::Relaxed);
+        let streams = connection.streams.fetch_add(1, Ordering::Relaxed) + 1;
+        connection
+            .streams_peak
+            .fetch_max(streams, Ordering::Relaxed);
         Some(Taken {
             sender: connection.sender.clone(),
             stream: Stream::new(Arc::clone(&connection.streams), reserved.take()),

@@ -28,6 +28,8 @@ pub struct App2 {
     pub live: Arc<AtomicUsize>,
     /// Connections accepted.
     pub connections: Arc<AtomicUsize>,
+    /// Connections that have ended.
+    pub ended: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -55,13 +57,16 @@ impl App2 {
         let port = listener.local_addr().expect("an address").port();
         let live = Arc::<AtomicUsize>::default();
         let connections = Arc::<AtomicUsize>::default();
+        let ended = Arc::<AtomicUsize>::default();
         let task = tokio::spawn({
             let (live, connections) = (Arc::clone(&live), Arc::clone(&connections));
+            let ended = Arc::clone(&ended);
             async move {
                 let mut tasks = tokio::task::JoinSet::new();
                 while let Ok((stream, _)) = listener.accept().await {
                     connections.fetch_add(1, Ordering::SeqCst);
                     let (live, answer) = (Arc::clone(&live), answer.clone());
+                    let ended = Arc::clone(&ended);
                     let service = service_fn(move |request| {
                         live.fetch_add(1, Ordering::SeqCst);
                         let guard = Live(Arc::clone(&live));
@@ -73,9 +78,10 @@ impl App2 {
                     });
                     tasks.spawn(async move {
                         // A connection that breaks off is the test's doing.
-                        let _ended = http2::Builder::new(TokioExecutor::new())
+                        let _broken = http2::Builder::new(TokioExecutor::new())
                             .serve_connection(TokioIo::new(stream), service)
                             .await;
+                        ended.fetch_add(1, Ordering::SeqCst);
                     });
                 }
             }
@@ -84,6 +90,7 @@ impl App2 {
             port,
             live,
             connections,
+            ended,
             task,
         }
     }

@@ -272,6 +272,37 @@ async fn item_053_a_reset_cancels_its_stream_only_whether_queued_or_dispatched()
 }
 
 #[tokio::test]
+async fn a_connection_to_the_user_container_that_had_many_streams_is_closed_once_idle() {
+    let (release, released) = tokio::sync::watch::channel(false);
+    let app = App2::serving(move |_| {
+        let mut released = released.clone();
+        async move {
+            released.wait_for(|released| *released).await.unwrap();
+            Response::new(empty())
+        }
+    })
+    .await;
+    let proxy = proxy(app.port).start().await;
+    let client = Client2::connect(proxy.address()).await;
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let mut client = client.clone();
+        calls.spawn(async move { client.get("/").await.0.status });
+    }
+    eventually("all are at the app", || app.live() == 100).await;
+    let connections = app.connections.load(Ordering::SeqCst);
+    release.send(true).unwrap();
+    while let Some(status) = calls.join_next().await {
+        assert_eq!(status.unwrap(), 200);
+    }
+    eventually("its memory is given up", || {
+        app.ended.load(Ordering::SeqCst) == connections
+    })
+    .await;
+    assert_eq!(client.clone().get("/").await.0.status, 200);
+}
+
+#[tokio::test]
 async fn item_053_the_end_of_a_connection_cancels_all_its_streams() {
     let app = App2::serving(|_| std::future::pending::<Response<Body>>()).await;
     let proxy = proxy(app.port).start().await;

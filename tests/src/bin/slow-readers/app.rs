@@ -3,8 +3,10 @@
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
+use std::process::Stdio;
 use std::task::{Context, Poll};
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Either;
@@ -12,8 +14,9 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
 
 /// One frame of a large answer.
 const PIECE: &[u8] = &[b'x'; 64 * 1024];
@@ -48,16 +51,42 @@ impl Body for Repeated {
     }
 }
 
-/// Starts a user container that lasts as long as the program, and returns its port.
-pub(crate) async fn start() -> anyhow::Result<u16> {
+/// The argument by which this program becomes the user container.
+pub(crate) const ROLE: &str = "--app";
+
+/// The user container's process, so that neither the attackers nor the client that reads wait for it. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub port: u16,
+    _child: Child,
+}
+
+impl App {
+    /// Starts one, and waits until it has a port.
+    pub(crate) async fn start() -> anyhow::Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg(ROLE)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let output = child.stdout.take().context("its output is piped")?;
+        let line = BufReader::new(output).lines().next_line().await?;
+        let port = line.context("the user container has ended")?.parse()?;
+        Ok(Self {
+            port,
+            _child: child,
+        })
+    }
+}
+
+/// Serves until the program is ended; its port is the first line of its output.
+pub(crate) async fn run() -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let port = listener.local_addr()?.port();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream));
-        }
-    });
-    Ok(port)
+    println!("{}", listener.local_addr()?.port());
+    loop {
+        let (stream, _) = listener.accept().await?;
+        tokio::spawn(serve(stream));
+    }
 }
 
 async fn serve(stream: TcpStream) {

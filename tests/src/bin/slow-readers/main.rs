@@ -17,13 +17,16 @@ mod app;
 mod attack;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tests::client::Client;
-use tests::proxy::{Builder, Proxy};
+use tests::proxy::Builder;
 use tokio::time::Instant;
 
 use crate::attack::Attack;
@@ -64,11 +67,16 @@ struct Shown {
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let Some(options) = parse(&arguments) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
+    let done = if arguments == [app::ROLE] {
+        app::run().await
+    } else {
+        let Some(options) = parse(&arguments) else {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        };
+        run(&options).await
     };
-    match run(&options).await {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("slow-readers: {error:#}");
@@ -142,37 +150,60 @@ async fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 async fn measure(options: &Options, attack: Attack, binary: &Path) -> anyhow::Result<Shown> {
-    let port = app::start().await?;
+    let app = app::App::start().await?;
     let binary = binary.to_str().context("a path that is no UTF-8")?;
-    let proxy = Builder::new(binary, port).start().await;
+    let proxy = Builder::new(binary, app.port).start().await;
     for _ in 0..20 {
-        answer(&proxy).await?;
+        answer(proxy.address()).await?;
     }
     let mut shown = Shown {
         before: proxy.resident_bytes(),
         ..Shown::default()
     };
     let begin = Instant::now();
-    let attackers = tokio::spawn(attack.begin(proxy.address(), options.readers));
+    let address = proxy.address();
+    let is_over = Arc::<AtomicBool>::default();
+    // A thread of its own: among the attackers' tasks it would wait for them.
+    let client = std::thread::spawn({
+        let is_over = Arc::clone(&is_over);
+        move || client(address, &is_over)
+    });
+    let attackers = tokio::spawn(attack.begin(address, options.readers));
     while begin.elapsed() < options.span || !attackers.is_finished() {
-        let asked = Instant::now();
-        answer(&proxy).await?;
-        shown.slowest = shown.slowest.max(asked.elapsed());
-        shown.answers += 1;
         shown.peak = shown.peak.max(proxy.resident_bytes());
         shown.kernel = shown.kernel.max(kernel_bytes());
         tokio::time::sleep(PERIOD).await;
     }
+    is_over.store(true, Ordering::Relaxed);
+    let answers = tokio::task::spawn_blocking(|| client.join()).await?;
+    let Ok(answers) = answers else {
+        anyhow::bail!("the client that reads has panicked");
+    };
+    (shown.answers, shown.slowest) = answers?;
     drop(attackers.await??);
     tokio::time::sleep(BACK).await;
     shown.after = proxy.resident_bytes();
-    answer(&proxy).await?;
+    answer(proxy.address()).await?;
     Ok(shown)
 }
 
+/// Sends one request after the other until it is over; returns how many were answered, and the longest that one took.
+#[tokio::main(flavor = "current_thread")]
+async fn client(proxy: SocketAddr, is_over: &AtomicBool) -> anyhow::Result<(usize, Duration)> {
+    let (mut answers, mut slowest) = (0, Duration::ZERO);
+    while !is_over.load(Ordering::Relaxed) {
+        let asked = Instant::now();
+        answer(proxy).await?;
+        slowest = slowest.max(asked.elapsed());
+        answers += 1;
+        tokio::time::sleep(PERIOD).await;
+    }
+    Ok((answers, slowest))
+}
+
 /// Sends one request on a connection of its own and reads its answer.
-async fn answer(proxy: &Proxy) -> anyhow::Result<()> {
-    let answer = Client::connect(proxy.address()).await.get("/1000").await;
+async fn answer(proxy: SocketAddr) -> anyhow::Result<()> {
+    let answer = Client::connect(proxy).await.get("/1000").await;
     anyhow::ensure!(answer.status() == 200, "status {}", answer.status());
     anyhow::ensure!(answer.body.len() == 1_000, "{} bytes", answer.body.len());
     Ok(())
