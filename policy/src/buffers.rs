@@ -11,7 +11,9 @@ pub struct Bounds {
     pub each: usize,
     /// Held by all bodies together before a body that holds something takes another piece.
     pub all: usize,
-    /// The largest piece of a body that has no room for a larger one.
+    /// The largest piece of a body whose reader has taken all before it.
+    pub piece: usize,
+    /// The largest piece of a body that holds something, and of any where there is no room for all.
     pub least: usize,
 }
 
@@ -22,13 +24,18 @@ impl Bounds {
         own == 0 || (own < self.each && all < self.all)
     }
 
-    /// Returns how large the next piece of a body that holds `own` bytes may be while all bodies hold `all`: what fills
-    /// the body's bound, and `least` where that is more or there is no room for all.
+    /// Returns whether a body of which `left` bytes are to come may take them while all bodies hold `all`, whatever it holds
+    /// itself: nothing is read ahead behind them.
+    #[must_use]
+    pub const fn may_take_rest(&self, left: u64, all: usize) -> bool {
+        left <= self.least as u64 && all < self.all
+    }
+
+    /// Returns how large the next piece of a body that holds `own` bytes may be while all bodies hold `all`.
     #[must_use]
     pub const fn piece_max(&self, own: usize, all: usize) -> usize {
-        let left = self.each.saturating_sub(own);
-        if all < self.all && left > self.least {
-            left
+        if own == 0 && all < self.all {
+            self.piece
         } else {
             self.least
         }

@@ -10,6 +10,7 @@ const fn bounds(each: usize, all: usize) -> Bounds {
     Bounds {
         each,
         all,
+        piece: PIECE_MAX,
         least: LEAST,
     }
 }
@@ -59,22 +60,30 @@ proptest! {
             }
             for (body, ahead) in ahead.iter().enumerate() {
                 let own = held(&bodies, body);
-                prop_assert!(own < each + LEAST);
-                prop_assert!(own + ahead.unwrap_or(0) < each + 2 * LEAST);
+                prop_assert!(own <= PIECE_MAX.max(each + LEAST));
+                let both = (each + 2 * LEAST).max(PIECE_MAX + LEAST);
+                prop_assert!(own + ahead.unwrap_or(0) <= both);
             }
             let sum: usize = bodies.iter().flatten().sum();
-            prop_assert!(sum < all + bodies.len() * each.max(LEAST));
+            prop_assert!(sum < all + bodies.len() * PIECE_MAX);
         }
     }
 }
 
 #[test]
-fn a_piece_fills_the_bodys_bound_or_is_the_least_there_is() {
+fn a_body_that_holds_something_or_has_no_room_gets_small_pieces() {
     let bounds = bounds(100, 1_000);
-    assert_eq!(bounds.piece_max(0, 999), 100);
-    assert_eq!(bounds.piece_max(30, 30), 70);
-    assert_eq!(bounds.piece_max(99, 99), LEAST);
+    assert_eq!(bounds.piece_max(0, 999), PIECE_MAX);
+    assert_eq!(bounds.piece_max(1, 1), LEAST);
     assert_eq!(bounds.piece_max(0, 1_000), LEAST);
+}
+
+#[test]
+fn the_rest_of_a_body_is_taken_if_it_is_no_more_than_the_least_piece() {
+    let bounds = bounds(1, 1_000);
+    assert!(bounds.may_take_rest(LEAST as u64, 999));
+    assert!(!bounds.may_take_rest(LEAST as u64 + 1, 999));
+    assert!(!bounds.may_take_rest(1, 1_000));
 }
 
 #[test]

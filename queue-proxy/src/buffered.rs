@@ -13,16 +13,14 @@ use policy::buffers::Bounds;
 
 use crate::socket::ReadSize;
 
-/// The largest piece of a body. It is less than a power of two: see [`ReadSize::set`].
+/// The largest piece of a body whose reader has taken all before it. It is less than a power of two: see [`ReadSize::set`].
 pub(crate) const PIECE_BYTES_MAX: usize = 63 * 1024;
-/// A body of which this much is held takes no more. Of one that comes over HTTP/1 at most this and a piece of
-/// [`LEAST_BYTES`] are held, one more such piece that hyper has read ahead, and 32 KiB that are encrypted over TLS:
-/// 125 KiB.
-const HTTP1_BYTES_MAX: usize = PIECE_BYTES_MAX;
-/// The same of a body that comes over HTTP/2, in frames of 16 KiB: with the last of them, and the stream's window of
-/// 64 KiB, 112 KiB.
-const HTTP2_BYTES_MAX: usize = 32 * 1024;
-/// The largest piece where there is no room for a larger one.
+/// A body of which this much is held takes no more. Of one that comes over HTTP/1 at most a piece of
+/// [`PIECE_BYTES_MAX`] is held, or less than this and one of [`LEAST_BYTES`]; another of those that hyper has read
+/// ahead, or that is the body's last; and 32 KiB that are encrypted over TLS: 110 KiB. Of one that comes over HTTP/2, in
+/// frames of 16 KiB, it is less than this, the last of them and the stream's window of 64 KiB: 112 KiB.
+const EACH_BYTES_MAX: usize = 32 * 1024;
+/// The largest piece of a body that holds something, and of any where there is no room for all.
 const LEAST_BYTES: usize = 15 * 1024;
 /// What a piece takes besides its bytes, in the queues of hyper and h2.
 const PIECE_OVERHEAD_BYTES: usize = 256;
@@ -32,8 +30,7 @@ const SMALL_BYTES: usize = 4 * 1024;
 /// The account of the process.
 #[derive(Debug)]
 pub(crate) struct Buffered {
-    /// The bound on what all bodies hold, in bytes.
-    all: usize,
+    bounds: Bounds,
     held: AtomicUsize,
 }
 
@@ -41,7 +38,6 @@ pub(crate) struct Buffered {
 #[derive(Debug)]
 pub(crate) struct Transfer {
     account: Arc<Buffered>,
-    bounds: Bounds,
     state: Mutex<TransferState>,
 }
 
@@ -73,7 +69,12 @@ impl Buffered {
     /// Returns an empty account that holds at most about `bytes`.
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self {
-            all: bytes,
+            bounds: Bounds {
+                each: EACH_BYTES_MAX,
+                all: bytes,
+                piece: PIECE_BYTES_MAX,
+                least: LEAST_BYTES,
+            },
             held: AtomicUsize::new(0),
         })
     }
@@ -81,7 +82,7 @@ impl Buffered {
     /// Sets `bytes` aside, if there is room for them.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reserved> {
         let add = |held| {
-            let has_room = self.bounds(0).may_reserve(bytes, held);
+            let has_room = self.bounds.may_reserve(bytes, held);
             has_room.then(|| held + bytes)
         };
         let reserved = self
@@ -95,15 +96,7 @@ impl Buffered {
 
     /// Returns whether bodies hold less than they may together.
     pub(crate) fn has_room(&self) -> bool {
-        self.bounds(0).may_reserve(1, self.held())
-    }
-
-    const fn bounds(&self, each: usize) -> Bounds {
-        Bounds {
-            each,
-            all: self.all,
-            least: LEAST_BYTES,
-        }
+        self.bounds.may_reserve(1, self.held())
     }
 
     fn held(&self) -> usize {
@@ -141,13 +134,8 @@ impl Transfer {
             source,
             ..TransferState::default()
         };
-        let each = match &state.source {
-            Some(_) => HTTP1_BYTES_MAX,
-            None => HTTP2_BYTES_MAX,
-        };
         let transfer = Self {
             account: Arc::clone(account),
-            bounds: account.bounds(each),
             state: Mutex::new(state),
         };
         transfer.bound_reads(&transfer.lock());
@@ -161,10 +149,10 @@ impl Transfer {
         }
     }
 
-    /// Ready when the next piece may be taken from the source.
-    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+    /// Ready when the next piece may be taken from the source, of which `left` bytes are to come if that is known.
+    pub(crate) fn poll_room(&self, left: Option<u64>, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if self.may_take(state.held) {
+        if self.may_take(state.held) || left.is_some_and(|left| self.may_take_rest(left)) {
             state.waiting = None;
             return Poll::Ready(());
         }
@@ -210,11 +198,15 @@ impl Transfer {
     }
 
     fn may_take(&self, own: usize) -> bool {
-        self.bounds.may_take(own, self.account.held())
+        self.account.bounds.may_take(own, self.account.held())
+    }
+
+    fn may_take_rest(&self, left: u64) -> bool {
+        self.account.bounds.may_take_rest(left, self.account.held())
     }
 
     fn piece_max(&self, own: usize) -> usize {
-        self.bounds.piece_max(own, self.account.held())
+        self.account.bounds.piece_max(own, self.account.held())
     }
 
     /// Bounds the next read of the source.
@@ -282,7 +274,7 @@ mod tests {
 
     fn has_room(transfer: &Transfer) -> bool {
         let cx = Context::from_waker(Waker::noop());
-        transfer.poll_room(&cx).is_ready()
+        transfer.poll_room(None, &cx).is_ready()
     }
 
     fn fill(transfer: &Arc<Transfer>) -> Vec<Piece> {
@@ -303,7 +295,7 @@ mod tests {
         let waker = Waker::from(Arc::clone(&woken));
         assert!(
             transfer
-                .poll_room(&Context::from_waker(&waker))
+                .poll_room(None, &Context::from_waker(&waker))
                 .is_pending()
         );
         pieces[0].advance(16 * 1024 - 1);
@@ -321,7 +313,7 @@ mod tests {
         let transfer = Transfer::new(&account, Some(Arc::clone(&source)));
         assert_eq!(source.get(), 63 * 1024);
         let piece = transfer.piece(Bytes::from_static(&[0; 16 * 1024]));
-        assert_eq!(source.get(), 47 * 1024 - PIECE_OVERHEAD_BYTES);
+        assert_eq!(source.get(), 15 * 1024);
         drop(piece);
         assert_eq!(source.get(), 63 * 1024);
         let late = transfer.piece(Bytes::from_static(&[0; 16 * 1024]));

@@ -301,7 +301,7 @@ impl ClientBody {
             return Poll::Pending;
         }
         if let Some(transfer) = &self.transfer
-            && transfer.poll_room(cx).is_pending()
+            && transfer.poll_room(None, cx).is_pending()
         {
             self.burst = 0;
             return Poll::Pending;

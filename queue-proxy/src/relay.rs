@@ -102,6 +102,8 @@ pub(crate) struct Relay {
     state: State,
     /// Frames since something else had a turn.
     burst: u32,
+    /// There was no room for the next piece when it was last looked.
+    is_stuck: bool,
 }
 
 /// The user container's side of a response: the body reads from it, the watchdog ends it.
@@ -285,6 +287,7 @@ impl Relay {
             broken: None,
             state: State::Passing,
             burst: 0,
+            is_stuck: false,
         })
     }
 
@@ -345,10 +348,18 @@ impl Relay {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let polled = match self.transfer.poll_room(cx) {
-            Poll::Ready(()) => self.app().poll(cx),
+        let polled = if self.transfer.poll_room(self.remaining, cx).is_ready() {
+            self.is_stuck = false;
+            self.app().poll(cx)
+        } else if self.http1.is_none() || std::mem::replace(&mut self.is_stuck, true) {
             // As while hyper does not ask: the watchdog looks after the user container's side.
-            Poll::Pending => Poll::Pending,
+            Poll::Pending
+        } else {
+            // What is held goes to an HTTP/1 client's socket in this very turn. Mostly that makes room, and no watchdog is
+            // needed.
+            cx.waker().wake_by_ref();
+            self.burst = 0;
+            return Poll::Pending;
         };
         let Poll::Ready(polled) = polled else {
             self.burst = 0;
