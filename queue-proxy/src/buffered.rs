@@ -13,11 +13,13 @@ use policy::buffers::Bounds;
 
 use crate::socket::ReadSize;
 
+/// The largest read of a connection on which no body is under way: a head and a body of 64 KiB.
+pub(crate) const FIRST_BYTES_MAX: usize = 67 * 1024;
 /// The largest piece of a body whose reader has taken all before it. It is less than a power of two: see [`ReadSize::set`].
-pub(crate) const PIECE_BYTES_MAX: usize = 63 * 1024;
+const PIECE_BYTES_MAX: usize = 63 * 1024;
 /// A body of which this much is held takes no more. Of one that comes over HTTP/1 at most a piece of
-/// [`PIECE_BYTES_MAX`] is held, or less than this and one of [`LEAST_BYTES`]; another of those that hyper has read
-/// ahead, or that is the body's last; and 32 KiB that are encrypted over TLS: 110 KiB. Of one that comes over HTTP/2, in
+/// [`FIRST_BYTES_MAX`] is held, or less than this and one of [`LEAST_BYTES`]; another of those that hyper has read
+/// ahead, or that is the body's last; and 32 KiB that are encrypted over TLS: 114 KiB. Of one that comes over HTTP/2, in
 /// frames of 16 KiB, it is less than this, the last of them and the stream's window of 64 KiB: 112 KiB.
 const EACH_BYTES_MAX: usize = 32 * 1024;
 /// The largest piece of a body that holds something, and of any where there is no room for all.
@@ -145,7 +147,7 @@ impl Transfer {
     /// Lets go of the source: all of the body has been read, and the connection's next is a body of its own.
     pub(crate) fn detach(&self) {
         if let Some(source) = self.lock().source.take() {
-            source.set(self.piece_max(0));
+            source.set(FIRST_BYTES_MAX);
         }
     }
 
@@ -318,7 +320,7 @@ mod tests {
         assert_eq!(source.get(), 63 * 1024);
         let late = transfer.piece(Bytes::from_static(&[0; 16 * 1024]));
         transfer.detach();
-        assert_eq!(source.get(), 63 * 1024, "the next body holds nothing");
+        assert_eq!(source.get(), FIRST_BYTES_MAX, "the next body holds nothing");
         source.set(1);
         drop(late);
         assert_eq!(source.get(), 1, "it is another's");

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::buffered::PIECE_BYTES_MAX;
+use crate::buffered::FIRST_BYTES_MAX;
 
 /// So many bytes are read in one turn of a task: they may be thousands of small things to look at, interim
 /// responses without end among them.
@@ -23,7 +23,7 @@ pub(crate) struct ReadSize(AtomicUsize);
 
 impl Default for ReadSize {
     fn default() -> Self {
-        Self(AtomicUsize::new(PIECE_BYTES_MAX))
+        Self(AtomicUsize::new(FIRST_BYTES_MAX))
     }
 }
 
