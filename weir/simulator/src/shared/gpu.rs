@@ -192,15 +192,9 @@ impl Gpu {
             Event::Closes(member, token) => self.closes(now, member, token),
             Event::Closed(member, token) => self.closed(now, member, token),
             Event::Responds(member) => {
-                if !self.stale(member) {
-                    let process = &mut self.processes[member.number as usize];
-                    process.owes_answer = process.stands_since.is_some();
-                    if !process.owes_answer {
-                        self.call(now, |tokens, actions| {
-                            tokens.responds(now, ProcessId(member.number));
-                            tokens.wake(now, actions);
-                        });
-                    }
+                let process = &self.processes[member.number as usize];
+                if !self.stale(member) && process.stands_since.is_none() {
+                    self.tokens.responds(now, ProcessId(member.number));
                 }
             }
             Event::Stands(member) => self.stands(now, member),
@@ -448,10 +442,6 @@ impl Gpu {
         self.settle(now);
         let process = &mut self.processes[number as usize];
         process.stands_since = None;
-        if std::mem::take(&mut process.owes_answer) {
-            let at = now.after(self.times.message());
-            self.ahead.push((at, Event::Responds(member)));
-        }
         if process.gate == Gate::Open {
             process.in_flight = f64::INFINITY;
         }
@@ -636,7 +626,6 @@ impl Gpu {
                     let is_seen = own.guest.stands.is_some_and(|stands| stands.is_seen);
                     if own.stands_since.is_some() && is_seen {
                         self.tokens.stopped(now, process);
-                        self.processes[process.0 as usize].owes_answer = true;
                     } else {
                         let at = message.after(self.times.message());
                         let member = self.member(process.0);

@@ -87,8 +87,6 @@ pub(super) struct Process {
     pub(super) holds: bool,
     /// Since when it stands still, and when what it had in flight then should be over.
     pub(super) stands_since: Option<(Time, Time)>,
-    /// It was probed while it stood still.
-    pub(super) owes_answer: bool,
     /// When it last stopped computing or got its token.
     pub(super) idle_since: Time,
     /// What it should have done when it stood still.
@@ -125,7 +123,6 @@ impl Process {
             token: 0,
             holds: false,
             stands_since: None,
-            owes_answer: false,
             idle_since: Time::ZERO,
             order: None,
         }
