@@ -17,6 +17,7 @@ use crate::buffered::FIRST_BYTES_MAX;
 /// So many bytes are read in one turn of a task: they may be thousands of small things to look at, interim
 /// responses without end among them.
 const BURST_BYTES_MAX: usize = 128 * 1024;
+
 /// How many bytes one read gives at most, of which one piece of a body is made; may be set at any time.
 #[derive(Debug)]
 pub(crate) struct ReadSize(AtomicUsize);

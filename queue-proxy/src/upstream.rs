@@ -50,7 +50,7 @@ const DIAL_PAUSE: Duration = Duration::from_millis(40);
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The kernel asks whether the user container is still there after this time without a byte.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Receive window of a stream from the user container: what it may send that nobody reads.
+/// Receive window of a stream from the user container: bytes which it may send before any are read.
 const HTTP2_WINDOW_BYTES: u32 = 64 * 1024;
 /// What is set aside for it: filled with frames of 100 bytes it takes five times as much as with large ones.
 const HTTP2_WINDOW_CHARGE_BYTES: usize = 256 * 1024;

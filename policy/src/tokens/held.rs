@@ -9,7 +9,7 @@
 //!   got its token may be slow to wake: it gets up to [`super::Settings::start_max`]. All such time comes out of a credit of the pod,
 //!   which grows with [`super::Settings::idle_share_max`] of the time; a pod without credit waits for its next token until it has
 //!   some, and one that lets tokens pass unused until it has twice as much each time, so that it gets a longer start then. It waits
-//!   for the sake of others: where nobody holds a token and no other may have one, it gets it at once.
+//!   for the sake of others: where no process holds a token and no other may have one, it gets it at once.
 //!
 //! Work in flight is known only from the process itself. When it should have ended, the process is probed. One that answers
 //! computes longer than expected and goes on; of one that does not answer within [`super::Settings::answer_max`], or that is known to be

@@ -25,8 +25,8 @@ impl Silence {
     /// Notes that a thread has waited for `waited` in front of the orders that hold now; returns whether the agent that serves
     /// them has been silent for `at_most`.
     ///
-    /// Silence counts only within one page and only while the agent serves it (`is_served`): nobody beats in the page of a
-    /// connection that is lost. What one wait adds is bounded by `look`, its usual length: a machine that stood still for
+    /// Silence counts only within one page and only while the agent serves it (`is_served`): the heartbeat of a
+    /// connection that is lost stands still. What one wait adds is bounded by `look`, its usual length: a machine that stood still for
     /// longer has held up the agent as well. After `true` it begins anew.
     pub(crate) fn lasts(
         &mut self,
@@ -92,7 +92,7 @@ mod tests {
         assert!(!looks(&mut silence, &before, false, 100));
         assert!(!looks(&mut silence, &after, true, 20));
         assert!(looks(&mut silence, &after, true, 1));
-        // Nor is that of one page the next one's, though nobody looked in between.
+        // Nor is that of one page the next one's, though no wait fell in between.
         assert!(!looks(&mut silence, &after, true, 19));
         assert!(!looks(&mut silence, &before, true, 20));
     }

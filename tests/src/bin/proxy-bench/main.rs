@@ -244,6 +244,15 @@ fn title(protocol: Protocol, bytes: usize) -> String {
     format!("{protocol}, {bytes} B")
 }
 
+/// Returns how many requests with such bodies a second there are in the open loop.
+const fn open_rate(bytes: usize) -> u32 {
+    if bytes > LARGE_BYTES {
+        LARGE_RATE
+    } else {
+        RATE
+    }
+}
+
 /// Returns what a request took of CPU, in µs, how many there were a second, and their latencies.
 async fn saturate(
     running: &Running,
@@ -269,12 +278,7 @@ async fn measure(
 ) -> anyhow::Result<Shown> {
     let (cpu_us, rate, saturated) = saturate(running, protocol, bytes, span).await?;
     let address = running.address_of(protocol);
-    let per_second = if bytes > LARGE_BYTES {
-        LARGE_RATE
-    } else {
-        RATE
-    };
-    let open = load::at_rate(address, protocol, bytes, per_second, span).await?;
+    let open = load::at_rate(address, protocol, bytes, open_rate(bytes), span).await?;
     Ok(Shown {
         cpu_us,
         rate,
@@ -305,11 +309,7 @@ fn print(
     for protocol in PROTOCOLS {
         for bytes in BODIES {
             let title = title(protocol, bytes);
-            let per_second = if bytes > LARGE_BYTES {
-                LARGE_RATE
-            } else {
-                RATE
-            };
+            let per_second = open_rate(bytes);
             println!(
                 "| {title} | CPU µs/request | requests/s | added p50 µs, saturated | added p99 | added p50 µs, {per_second}/s | added p99 |"
             );
