@@ -219,6 +219,7 @@ impl Tokens {
                 contended: false,
                 unfinished: None,
                 held: held::Use::default(),
+                presence: held::Presence::default(),
                 overtaken_since: None,
                 pass: 0,
             },

@@ -133,7 +133,23 @@ fn a_pod_that_claims_work_and_does_none_pays_for_it() {
     for claim in [5 * MS, 20 * MS, 100 * MS] {
         let seen = beside_a_neighbour(Manner::Claims(claim), 100_000);
         assert!(seen.neighbour >= 0.98 * SHARE, "{:.4}", seen.neighbour);
+        // It has lost one token and answers no probe.
+        assert!(seen.idle <= 0.03, "{claim}: {:.4}", seen.idle);
     }
+}
+
+#[test]
+fn a_process_that_stands_still_gets_one_token_and_then_none_until_it_answers() {
+    let manner = Manner::Stops {
+        runs: 300 * MS,
+        stands: 400 * MS,
+        seen: false,
+    };
+    let seen = beside_a_neighbour(manner, 100_000);
+    // It stands 28 times, and waits for a token each time.
+    assert!(seen.revoked < 10, "{}", seen.revoked);
+    assert!(seen.idle < 0.01, "{:.4}", seen.idle);
+    assert!(seen.other > 0.29, "{:.4}", seen.other);
 }
 
 /// Kernels may take longer than they did before.

@@ -39,6 +39,10 @@ struct Process {
     phase: Phase,
     asks_again: bool,
     contended: bool,
+    /// It was probed while it waited, and has neither answered nor got a token since.
+    is_probed: bool,
+    /// The same, until the scheduler decides again.
+    is_passed_over: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -65,12 +69,15 @@ struct Model {
     grants: u64,
     revoked: u64,
     probes: u64,
+    probes_of_waiting: u64,
 }
 
 /// The scheduler asks for no wake earlier than this.
 const WAKE_STEP: u64 = 20_000;
 /// The longest time for which a pod waits after tokens that it did not use: from a debt of 5 ms to a credit of 5 ms at 2 %.
 const BACK_OFF_MAX: u64 = 501 * MS;
+/// For so long after a revocation a process that has not answered gets no token while others hold one.
+const DOUBTED: u64 = 10 * SECOND;
 
 impl Model {
     fn occupied(&self) -> u64 {
@@ -84,6 +91,7 @@ impl Model {
         for &action in actions {
             match action {
                 Action::Grant { process, until, .. } => {
+                    let nobody_holds = self.occupied() == 0;
                     let p = self.processes[process.0 as usize].as_mut().unwrap();
                     assert!(
                         matches!(p.phase, Phase::Waiting(_)),
@@ -93,6 +101,12 @@ impl Model {
                     p.contended = false;
                     let pod = self.pods[p.pod].as_ref().unwrap();
                     assert!(!pod.stopped, "{context}: {action:?} to a stopped pod");
+                    let is_doubted = pod.revoked_at.is_some_and(|at| now - at < DOUBTED);
+                    assert!(
+                        nobody_holds || !(is_doubted && p.is_probed),
+                        "{context}: {action:?} to {p:?}, which has not answered"
+                    );
+                    (p.is_probed, p.is_passed_over) = (false, false);
                     assert!(until.0 >= now, "{context}: {action:?}");
                     if rule == Rule::Weir {
                         pod.assert_within_limit(now, context);
@@ -129,11 +143,15 @@ impl Model {
                     p.contended = contended;
                 }
                 Action::Probe { process } => {
-                    let p = self.processes[process.0 as usize].as_ref().unwrap();
+                    let p = self.processes[process.0 as usize].as_mut().unwrap();
+                    let waits = matches!(p.phase, Phase::Waiting(_));
                     assert!(
-                        matches!(p.phase, Phase::Holding(_) | Phase::Closing) && rule == Rule::Weir,
+                        rule == Rule::Weir && p.phase != Phase::Idle && !(waits && p.is_probed),
                         "{context}: {action:?} to {p:?}"
                     );
+                    p.is_probed |= waits;
+                    p.is_passed_over |= waits;
+                    self.probes_of_waiting += u64::from(waits);
                     self.probes += 1;
                 }
                 Action::Revoke { process, .. } => {
@@ -187,8 +205,8 @@ impl Model {
         let may_run = |p: &Process| {
             let pod = self.pods[p.pod].as_ref().unwrap();
             // For the sake of others only.
-            let held_back =
-                self.occupied() > 0 && pod.revoked_at.is_some_and(|at| now - at <= BACK_OFF_MAX);
+            let held_back = self.occupied() > 0
+                && (p.is_passed_over || pod.revoked_at.is_some_and(|at| now - at <= BACK_OFF_MAX));
             !pod.stopped && pod.quota.limit().is_whole() && !held_back
         };
         let waiting: Vec<_> = (self.processes.iter().flatten())
@@ -263,8 +281,11 @@ impl Pair {
                 Action::Probe { .. } | Action::Revoke { .. } => true,
                 _ => false,
             };
+            // A probe takes one that waits out of the order.
+            let is_probe = |action: &Action| matches!(action, Action::Probe { .. });
             let early = format!("{context}: {actions:?} at {early}, before {wake}");
-            assert!(actions.iter().all(turns), "{early}");
+            let expected = actions.iter().any(is_probe) || actions.iter().all(turns);
+            assert!(expected, "{early}");
         }
     }
 }
@@ -362,8 +383,8 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                         }
                     }
                 }
-                model.carry_out(now, &actions, context);
                 model.pods[pod_at] = None;
+                model.carry_out(now, &actions, context);
                 Vec::new()
             }
             4..9 => {
@@ -389,6 +410,8 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                         },
                         asks_again: false,
                         contended: false,
+                        is_probed: false,
+                        is_passed_over: false,
                     });
                 }
                 actions
@@ -468,6 +491,12 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                 (decides, decided) = (false, false);
                 let since = (random.below(2) == 0).then(|| at.before(Span(random.below(MS))));
                 let sign = random.below(4);
+                if sign == 2
+                    && reports
+                    && let Some(p) = &mut model.processes[process_at]
+                {
+                    p.is_probed = false;
+                }
                 pair.call(context, |tokens, _| {
                     if sign < 2 || !reports {
                         tokens.active(at, process);
@@ -486,8 +515,12 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
             _ => {
                 // As its caller would, on time.
                 decided = true;
+                for p in model.processes.iter_mut().flatten() {
+                    p.is_passed_over = p.is_probed;
+                }
                 if let Some(wake) = pair.one.next_wake() {
-                    now = now.max(wake.0);
+                    // A request of a millionth waits for its turn for years.
+                    now = now.max(wake.0.min(now + 1_000 * SECOND));
                 }
                 model.pass(now - counted_to);
                 counted_to = now;
@@ -543,11 +576,12 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
         }
     }
     println!(
-        "{rule:?}, seed {seed}: {} grants, {} revoked, {} probes",
-        model.grants, model.revoked, model.probes
+        "{rule:?}, seed {seed}: {} grants, {} revoked, {} probes, {} of them before a grant",
+        model.grants, model.revoked, model.probes, model.probes_of_waiting
     );
     assert_eq!(model.revoked > 0, reports && rule == Rule::Weir);
     assert_eq!(model.probes > 0, reports && rule == Rule::Weir);
+    assert_eq!(model.probes_of_waiting > 0, reports && rule == Rule::Weir);
     assert!(
         model.grants * 100 > steps,
         "{rule:?}: {} grants",

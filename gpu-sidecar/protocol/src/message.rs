@@ -143,8 +143,8 @@ pub enum FromAgent {
     Pages,
     /// Another process of the pod needs memory: what this one has claimed and does not use is to be given back.
     Relinquish,
-    /// The process has a token that others wait for, and its work should have ended: it answers with [`FromProcess::Present`], or
-    /// counts as stopped.
+    /// The process has a token that others wait for, and its work should have ended; or its turn has come, and it did not use a token
+    /// before: it answers with [`FromProcess::Present`], or counts as stopped.
     Probe,
     /// Not served, and why.
     Refused {

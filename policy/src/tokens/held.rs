@@ -10,6 +10,9 @@
 //!   which grows with [`super::Settings::idle_share_max`] of the time; a pod without credit waits for its next token until it has
 //!   some, and one that lets tokens pass unused until it has twice as much each time, so that it gets a longer start then. It waits
 //!   for the sake of others: where no process holds a token and no other may have one, it gets it at once.
+//! - **A doubted process answers first.** After a revocation or a slow start, for one [`super::Settings::horizon`], the pod's
+//!   processes are probed when their turn has come, and nobody is closed for one that does not answer: it is passed over until it
+//!   does. So a token waits for a process that stands still at most once, and one that goes on gets its turn as soon as it answers.
 //!
 //! Work in flight is known only from the process itself. When it should have ended, the process is probed. One that answers
 //! computes longer than expected and goes on; of one that does not answer within [`super::Settings::answer_max`], or that is known to be
@@ -64,10 +67,28 @@ pub(super) struct Habit {
     unused: u32,
     /// No token before then, unless the device would be idle.
     not_before: Time,
+    /// Until then its processes have to answer before they get a token.
+    doubted_until: Time,
     /// Kernel time that was charged before it was reported.
     prepaid: Span,
     /// Until when a report is taken for one of that time.
     prepaid_until: Time,
+}
+
+/// Whether a process is known to be there to use a token.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Presence {
+    /// Its last answer counts for one grant, and no longer than this.
+    answer_counts_to: Time,
+    /// It has been probed before a grant and has not answered.
+    is_probed: bool,
+}
+
+impl Presence {
+    /// A token begins: the next takes another answer, and another probe where the last was lost.
+    pub(super) fn granted(&mut self) {
+        *self = Self::default();
+    }
 }
 
 impl Use {
@@ -108,9 +129,15 @@ impl Habit {
             credit_at: now,
             unused: 0,
             not_before: Time::ZERO,
+            doubted_until: Time::ZERO,
             prepaid: Span::ZERO,
             prepaid_until: Time::ZERO,
         }
+    }
+
+    /// Until when the pod's processes have to answer before they get a token.
+    pub(super) const fn doubted_until(&self) -> Time {
+        self.doubted_until
     }
 
     /// Returns what of a reported `delta` is still to be charged.
@@ -129,7 +156,9 @@ impl Habit {
         (self.credit.saturating_add(signed(grown))).min(signed(settings.start_max))
     }
 
+    /// Spends credit for a token that stood unused, and doubts the pod's processes from now on.
     fn spend(&mut self, now: Time, spent: Span, settings: &Settings) {
+        self.doubted_until = now.after(settings.horizon);
         let left = self.credit(now, settings).saturating_sub(signed(spent));
         // So that no pod waits for longer than it takes to earn one long start.
         self.credit = left.max(-signed(Span(settings.start_max.0 / 2)));
@@ -216,9 +245,15 @@ impl Tokens {
     pub fn responds(&mut self, now: Time, id: ProcessId) {
         self.advance(now);
         let (now, first) = (self.now, self.settings.answer_max);
-        if let Some(process) = self.table.process_mut(id)
-            && process.held.probed_at.take().is_some()
-        {
+        let counts_to = now.after(self.settings.window);
+        let Some(process) = self.table.process_mut(id) else {
+            return;
+        };
+        if std::mem::take(&mut process.presence.is_probed) {
+            process.presence.answer_counts_to = counts_to;
+            self.next_wake = self.next_wake.min(now.after(WAKE_STEP));
+        }
+        if process.held.probed_at.take().is_some() {
             let gap = process.held.probe_gap.max(first);
             process.held.probe_after = now.after(gap);
             process.held.probe_gap = Span(gap.0.saturating_mul(2)).min(PROBE_GAP_MAX);
@@ -255,6 +290,36 @@ impl Tokens {
         if !was_used && waited > settings.idle_max {
             pod.habit.spend(now, waited, &settings);
         }
+    }
+
+    /// Whether a waiting process is passed over, since it was probed and has not answered.
+    pub(super) fn is_absent(&self, id: ProcessId) -> bool {
+        self.listed_is_doubted(id) && self.table.listed(id).0.presence.is_probed
+    }
+
+    /// Returns whether none of a pod's processes holds a token and all that wait are passed over.
+    pub(super) fn is_pod_absent(&self, id: PodId) -> bool {
+        let table = &self.table;
+        let is_absent =
+            |&other: &ProcessId| table.listed(other).0.pod != id || self.is_absent(other);
+        table.pod(id).is_some_and(|pod| pod.holders == 0) && table.waiting.iter().all(is_absent)
+    }
+
+    /// Probes a waiting process whose turn has come, if it has to answer before it gets a token; returns whether it has to.
+    pub(super) fn probe_first(&mut self, id: ProcessId, actions: &mut Vec<Action>) -> bool {
+        let presence = self.table.listed(id).0.presence;
+        if !self.listed_is_doubted(id) || presence.answer_counts_to > self.now {
+            return false;
+        }
+        if !presence.is_probed {
+            self.table.listed_mut(id).0.presence.is_probed = true;
+            actions.push(Action::Probe { process: id });
+        }
+        true
+    }
+
+    fn listed_is_doubted(&self, id: ProcessId) -> bool {
+        self.takes_back() && self.table.listed(id).1.habit.doubted_until > self.now
     }
 
     fn takes_back(&self) -> bool {
@@ -451,7 +516,9 @@ impl Tokens {
         // Time after what was in flight; of a process that was seen to be idle it is charged already.
         let (_, pod) = self.table.listed_mut(id);
         if held.idle_since.is_none() && pod.holders == 1 {
-            let charged = wasted.less(held.free);
+            let from = waste_begins.max(pod.habit.charged_to);
+            pod.habit.charged_to = now;
+            let charged = now.since(from).less(held.free);
             pod.account.held_idle = sum(pod.account.held_idle, charged);
             self.charge(pod_id, charged);
         }
@@ -480,7 +547,7 @@ impl Process {
             return None;
         }
         // So early that the answer is there when the work should have ended.
-        let early = held.ends?.1.before(settings.idle_max);
+        let early = held.ends?.1.before(settings.answer_max);
         Some(early.max(contended_since).max(held.probe_after))
     }
 }

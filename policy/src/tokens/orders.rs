@@ -68,6 +68,7 @@ impl Tokens {
         process.active = true;
         process.until = until;
         process.held.granted(now, &settings);
+        process.presence.granted();
         pod.account.grants += 1;
         actions.push(Action::Grant {
             process: id,

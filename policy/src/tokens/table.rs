@@ -1,6 +1,6 @@
 //! What is known of each pod and process, whatever the rule.
 
-use super::held::{Habit, Use};
+use super::held::{Habit, Presence, Use};
 use super::limit::{Limit, Recent};
 use super::{Account, PodId, ProcessId, Quota};
 use crate::{Span, Time};
@@ -41,6 +41,7 @@ pub(super) struct Process {
     pub(super) unfinished: Option<Time>,
     /// What is made of its token.
     pub(super) held: Use,
+    pub(super) presence: Presence,
     /// Since when others have been let past it.
     pub(super) overtaken_since: Option<Time>,
     /// It has been looked at in this pass over the waiting.

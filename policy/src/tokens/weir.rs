@@ -60,10 +60,18 @@ impl Tokens {
     pub(super) fn decide_weir(&mut self, actions: &mut Vec<Action>) -> Time {
         self.go_on();
         let mut wake = self.hold_to_limits(actions);
-        let head = self.give_out(actions, &mut wake);
-        if let Some(head) = head {
-            self.make_room(head, actions, &mut wake);
-        }
+        let head = loop {
+            let head = self.give_out(actions, &mut wake);
+            let ordered = actions.len();
+            if let Some(head) = head {
+                self.make_room(head, actions, &mut wake);
+            }
+            // One that has to answer first waits for itself until it does.
+            let is_probe = |action: &Action| matches!(action, Action::Probe { .. });
+            if !actions.iter().skip(ordered).any(is_probe) {
+                break head;
+            }
+        };
         self.weir.contended = head.is_some();
         self.tell_contended(head.is_some(), actions);
         self.renew(actions, &mut wake);
@@ -118,7 +126,7 @@ impl Tokens {
         wake
     }
 
-    /// Looks at all that wait; `lends`: also at those that have no credit.
+    /// Looks at all that wait; `lends`: also at those that have no credit or have not answered.
     fn survey(&mut self, lends: bool, wake: &mut Time) -> Survey {
         let now = self.now;
         let free = u64::from(self.settings.sm_limit).saturating_sub(self.table.occupied);
@@ -144,12 +152,18 @@ impl Tokens {
                 pod.limit.exhausted_at(now, since, self.settings.hand_over) <= now
             };
             let (process, pod) = self.table.listed(id);
-            if later || now_used_up || pod.stopped {
+            let is_absent = !lends && self.is_absent(id);
+            if later || now_used_up || pod.stopped || is_absent {
                 if later && !pod.stopped {
                     *wake = (*wake).min(resumes_at);
                 }
-                // It is not for others that it waits.
-                self.weir.cap(self.table.listed_mut(id).1);
+                if is_absent {
+                    *wake = (*wake).min(pod.habit.doubted_until());
+                }
+                // It is not for others that its pod waits.
+                if !is_absent || self.is_pod_absent(process.pod) {
+                    self.weir.cap(self.table.listed_mut(id).1);
+                }
                 continue;
             }
             let place = self.place_of(id, process, pod);
@@ -191,7 +205,8 @@ impl Tokens {
         let sm_limit = u64::from(self.settings.sm_limit);
         loop {
             let mut survey = self.survey(false, wake);
-            if survey.first.is_none() && self.table.holding.is_empty() {
+            let lends = survey.first.is_none() && self.table.holding.is_empty();
+            if lends {
                 survey = self.survey(true, wake);
             }
             self.weir.kept_clock = survey.behind.map(|(clock, _)| clock);
@@ -200,6 +215,9 @@ impl Tokens {
                 return Some(head);
             };
             let (.., fitting) = place;
+            if !lends && self.probe_first(fitting, actions) {
+                continue;
+            }
             let mut reason = if self.is_owed(self.table.listed(fitting).1) {
                 GrantReason::Guarantee
             } else {
@@ -246,7 +264,8 @@ impl Tokens {
         for at in 0..self.table.waiting.len() {
             let id = self.table.waiting[at];
             let (_, pod) = self.table.listed(id);
-            if !pod.stopped && pod.resumes_at <= now && self.place(id) < place {
+            let may_run = !pod.stopped && pod.resumes_at <= now && !self.is_absent(id);
+            if may_run && self.place(id) < place {
                 let process = self.table.listed_mut(id).0;
                 process.overtaken_since.get_or_insert(now);
             }

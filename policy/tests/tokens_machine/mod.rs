@@ -102,6 +102,8 @@ struct Machine {
     until: u64,
     /// Since when it stands still.
     stands_since: Option<u64>,
+    /// It was probed while it stood still.
+    owes_answer: bool,
     /// What it had in flight then ends by this time, as it says.
     ends: u64,
     /// When it got its token.
@@ -236,6 +238,7 @@ impl Simulation {
                 wants: false,
                 until: 0,
                 stands_since: None,
+                owes_answer: false,
                 ends: 0,
                 granted_at: 0,
                 computed_to: 0,
@@ -378,7 +381,11 @@ impl Simulation {
                     unreachable!("only such processes stand still");
                 };
                 process.stands_since = None;
+                let owes_answer = process.owes_answer;
                 self.at(now + runs, Event::Stands(p));
+                if owes_answer {
+                    self.at(now + MESSAGE, Event::Responds(p));
+                }
                 if self.processes[p].running_since.is_some() {
                     // It has not stood still for long.
                     self.stop(p);
@@ -393,7 +400,9 @@ impl Simulation {
                 }
             }
             Event::Responds(p) => {
-                if self.processes[p].stands_since.is_none() {
+                let process = &mut self.processes[p];
+                process.owes_answer = process.stands_since.is_some();
+                if !process.owes_answer {
                     self.call(|tokens, now, _actions| tokens.responds(now, name(p)));
                 }
             }
@@ -634,6 +643,7 @@ impl Simulation {
                     (Manner::Claims(_), _) => {}
                     (Manner::Stops { seen: true, .. }, Some(_)) => {
                         self.tokens.stopped(instant(now), name(p));
+                        self.processes[p].owes_answer = true;
                     }
                     _ => self.at(now + 2 * MESSAGE, Event::Responds(p)),
                 }

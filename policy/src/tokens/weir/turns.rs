@@ -33,7 +33,10 @@ impl Tokens {
             }
             let ready = self.table.waiting.iter().filter(|&&id| {
                 let (process, pod) = self.table.listed(id);
-                process.pass != pass && !pod.stopped && pod.resumes_at <= self.now
+                process.pass != pass
+                    && !pod.stopped
+                    && pod.resumes_at <= self.now
+                    && !self.is_absent(id)
             });
             next = ready.map(|&id| self.place(id)).min().map(|(.., id)| id);
         }
@@ -76,6 +79,9 @@ impl Tokens {
             if let Some(at) = overdue_at.filter(|&at| first && closable > 0 && at > now) {
                 *wake = (*wake).min(at);
             }
+            return false;
+        }
+        if self.probe_first(waiter, actions) {
             return false;
         }
         while coming < needed {

@@ -192,9 +192,15 @@ impl Gpu {
             Event::Closes(member, token) => self.closes(now, member, token),
             Event::Closed(member, token) => self.closed(now, member, token),
             Event::Responds(member) => {
-                let process = &self.processes[member.number as usize];
-                if !self.stale(member) && process.stands_since.is_none() {
-                    self.tokens.responds(now, ProcessId(member.number));
+                if !self.stale(member) {
+                    let process = &mut self.processes[member.number as usize];
+                    process.owes_answer = process.stands_since.is_some();
+                    if !process.owes_answer {
+                        self.call(now, |tokens, actions| {
+                            tokens.responds(now, ProcessId(member.number));
+                            tokens.wake(now, actions);
+                        });
+                    }
                 }
             }
             Event::Stands(member) => self.stands(now, member),
@@ -245,7 +251,10 @@ impl Gpu {
             (Gate::Draining, Some(_)) if is_launched => {}
             (Gate::Open, None) => {
                 self.stop(number);
-                let process = &self.processes[number as usize];
+                let process = &mut self.processes[number as usize];
+                if let Some((_, ends)) = &mut process.stands_since {
+                    *ends = now.min(*ends);
+                }
                 if process.contended && process.stands_since.is_none() {
                     self.shut(now, number);
                 }
@@ -352,14 +361,17 @@ impl Gpu {
         }
         let process = &mut self.processes[member.number as usize];
         process.tells = false;
-        if process.token != token || !process.holds {
+        if process.token != token {
             return;
         }
-        process.holds = false;
+        let held = std::mem::take(&mut process.holds);
         process.contended = false;
         let wants = process.wants;
-        let id = ProcessId(member.number);
-        self.call(now, |tokens, actions| tokens.closed(now, id, actions));
+        // A token that was revoked is given back already.
+        if held {
+            let id = ProcessId(member.number);
+            self.call(now, |tokens, actions| tokens.closed(now, id, actions));
+        }
         if wants {
             let at = now.after(self.times.ask());
             self.ahead.push((at, Event::Asks(member)));
@@ -419,8 +431,8 @@ impl Gpu {
             if process.gate == Gate::Open {
                 process.in_flight = process.launched(process.bound * process.rate);
             }
-            let in_flight = process.in_flight.min(process.left);
-            ends = now.after(Span(nanos(in_flight / process.rate.max(1e-9))));
+            // The next burst's launches among them, if it is there.
+            ends = now.after(process.lasts(process.in_flight));
         }
         process.stands_since = Some((now, ends));
         self.foretell(now);
@@ -442,6 +454,10 @@ impl Gpu {
         self.settle(now);
         let process = &mut self.processes[number as usize];
         process.stands_since = None;
+        if std::mem::take(&mut process.owes_answer) {
+            let at = now.after(self.times.message());
+            self.ahead.push((at, Event::Responds(member)));
+        }
         if process.gate == Gate::Open {
             process.in_flight = f64::INFINITY;
         }
@@ -551,8 +567,10 @@ impl Gpu {
                 None if process.runs => {
                     self.tokens.active(now, id);
                     self.tokens.unfinished(now, id, None);
-                    // It launches on and on.
-                    self.tokens.busy(now, id, now, Some(Span(u64::MAX)));
+                    // It launches on and on; should it stop doing so, this much is in flight.
+                    let in_flight = process.launched(process.bound * process.rate);
+                    self.tokens
+                        .busy(now, id, now, Some(process.lasts(in_flight)));
                 }
                 Some(_) | None => self.tokens.idle(now, id, process.idle_since),
             }
@@ -626,6 +644,7 @@ impl Gpu {
                     let is_seen = own.guest.stands.is_some_and(|stands| stands.is_seen);
                     if own.stands_since.is_some() && is_seen {
                         self.tokens.stopped(now, process);
+                        self.processes[process.0 as usize].owes_answer = true;
                     } else {
                         let at = message.after(self.times.message());
                         let member = self.member(process.0);
@@ -639,8 +658,16 @@ impl Gpu {
                     own.contended = false;
                     own.token += 1;
                     own.order = None;
-                    own.gate = Gate::Shut;
-                    own.in_flight = f64::INFINITY;
+                    // What is in flight runs to its end all the same.
+                    own.gate = if own.runs { Gate::Draining } else { Gate::Shut };
+                    if !own.runs {
+                        own.in_flight = f64::INFINITY;
+                    } else if own.in_flight.is_infinite() {
+                        own.closed_at = now;
+                        own.in_flight = own.launched(own.bound * own.rate);
+                        self.foretell(now);
+                    }
+                    let own = &self.processes[process.0 as usize];
                     if own.wants && own.stands_since.is_none() {
                         let at = now.after(self.times.ask());
                         self.ahead.push((at, Event::Asks(member)));

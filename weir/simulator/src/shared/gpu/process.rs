@@ -4,6 +4,7 @@ use policy::tokens::Quota;
 use policy::{Span, Time};
 
 use super::NOTHING;
+use crate::generate::nanos;
 
 /// A pod of a GPU, in one of the lives of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,8 @@ pub(super) struct Process {
     pub(super) holds: bool,
     /// Since when it stands still, and when what it had in flight then should be over.
     pub(super) stands_since: Option<(Time, Time)>,
+    /// It was probed while it stood still.
+    pub(super) owes_answer: bool,
     /// When it last stopped computing or got its token.
     pub(super) idle_since: Time,
     /// What it should have done when it stood still.
@@ -123,9 +126,15 @@ impl Process {
             token: 0,
             holds: false,
             stands_since: None,
+            owes_answer: false,
             idle_since: Time::ZERO,
             order: None,
         }
+    }
+
+    /// Returns how long so much work, in ns at speed 1, takes at the present speed.
+    pub(super) fn lasts(&self, work: f64) -> Span {
+        Span(nanos(work / self.rate.max(1e-9)))
     }
 
     /// Work of the launches that have been made and not run, where so much may be in flight: a launch is made while less is.
