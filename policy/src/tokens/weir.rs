@@ -234,7 +234,8 @@ impl Tokens {
                 reason = GrantReason::Backfill;
             }
             self.start(fitting, reason, actions, wake);
-            if self.table.occupied >= sm_limit {
+            // Those that were looked at for lack of others do not wait for the sake of one that holds now.
+            if self.table.occupied >= sm_limit && !lends {
                 // Nobody else fits, so the others need not be looked at again.
                 let left = |&(_, id): &(Time, ProcessId)| id != fitting;
                 let behind = survey.behind.filter(left).or(survey.next_behind);

@@ -243,26 +243,31 @@ impl Gpu {
         process.wants = work.is_some();
         process.left = work.map_or(0.0, |(work, _)| work);
         process.given = process.left;
-        let is_launched =
-            work.is_some_and(|(_, since)| since < process.closed_at) && process.in_flight > NOTHING;
-        match (process.gate, work) {
-            (Gate::Open, Some(_)) => {}
+        let has_launched = |until: Time| {
+            work.is_some_and(|(_, since)| since < until) && process.in_flight > NOTHING
+        };
+        let goes_on = match (process.gate, process.stands_since) {
+            (Gate::Shut, _) => false,
             // Its launches are in flight as well.
-            (Gate::Draining, Some(_)) if is_launched => {}
-            (Gate::Open, None) => {
-                self.stop(number);
-                let process = &mut self.processes[number as usize];
-                if let Some((_, ends)) = &mut process.stands_since {
-                    *ends = now.min(*ends);
-                }
-                if process.contended && process.stands_since.is_none() {
-                    self.shut(now, number);
-                }
-            }
-            (Gate::Draining | Gate::Shut, _) => {
-                self.stop(number);
-                self.shut(now, number);
-            }
+            (Gate::Draining, _) => has_launched(process.closed_at),
+            (Gate::Open, Some((stood_at, _))) => has_launched(stood_at),
+            (Gate::Open, None) => work.is_some(),
+        };
+        if goes_on {
+            return;
+        }
+        if let Some((_, ends)) = &mut process.stands_since {
+            *ends = now.min(*ends);
+        }
+        let gives_back = match process.gate {
+            Gate::Open => work.is_none() && process.contended,
+            Gate::Draining | Gate::Shut => true,
+        };
+        let stands = process.stands_since.is_some();
+        self.stop(number);
+        // One that stands still says nothing of it.
+        if gives_back && !stands {
+            self.shut(now, number);
         }
     }
 
