@@ -5,7 +5,8 @@
 //!
 //! Memory is the resident memory of the proxy's process, sampled all through the attack; what the kernel keeps for all
 //! sockets of this network namespace, the attackers' and the user container's among them, stands beside it. Meanwhile a
-//! client that reads sends one small request after the other. Knative's own listens on all interfaces: where
+//! client that reads sends one small request after the other, and a second one does the same to the user container
+//! itself: what its answers take is not the proxy's. Knative's own listens on all interfaces: where
 //! another queue-proxy runs, start this within `unshare --net sh -c 'ip link set lo up && exec …'`.
 #![expect(
     clippy::print_stdout,
@@ -17,7 +18,7 @@ mod app;
 mod attack;
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,6 +63,8 @@ struct Shown {
     slowest: Duration,
     /// How many answers it got.
     answers: usize,
+    /// The slowest answer that a client got which asked the user container itself.
+    slowest_direct: Duration,
 }
 
 #[tokio::main]
@@ -124,10 +127,10 @@ async fn run(options: &Options) -> anyhow::Result<()> {
         binaries.push(("Knative", binary.into()));
     }
     println!(
-        "| attack | proxy | MiB before | MiB at most | MiB {} s after | kernel MiB at most | slowest other answer ms | other answers |",
+        "| attack | proxy | MiB before | MiB at most | MiB {} s after | kernel MiB at most | slowest other answer ms | without the proxy ms | other answers |",
         BACK.as_secs()
     );
-    println!("|---|---|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---|---:|---:|---:|---:|---:|---:|---:|");
     for attack in &options.attacks {
         for (name, binary) in &binaries {
             let shown = measure(options, *attack, binary)
@@ -135,13 +138,14 @@ async fn run(options: &Options) -> anyhow::Result<()> {
                 .with_context(|| format!("{} against {name}", attack.name()))?;
             let mebibytes = |bytes: usize| bytes as f64 / MEBIBYTE;
             println!(
-                "| {} | {name} | {:.1} | {:.1} | {:.1} | {:.0} | {:.0} | {} |",
+                "| {} | {name} | {:.1} | {:.1} | {:.1} | {:.0} | {:.0} | {:.0} | {} |",
                 attack.name(),
                 mebibytes(shown.before),
                 mebibytes(shown.peak),
                 mebibytes(shown.after),
                 mebibytes(shown.kernel),
                 shown.slowest.as_secs_f64() * 1e3,
+                shown.slowest_direct.as_secs_f64() * 1e3,
                 shown.answers,
             );
         }
@@ -163,10 +167,11 @@ async fn measure(options: &Options, attack: Attack, binary: &Path) -> anyhow::Re
     let begin = Instant::now();
     let address = proxy.address();
     let is_over = Arc::<AtomicBool>::default();
-    // A thread of its own: among the attackers' tasks it would wait for them.
-    let client = std::thread::spawn({
+    // Threads of their own: among the attackers' tasks they would wait for them.
+    let app_address = SocketAddr::from((Ipv4Addr::LOCALHOST, app.port));
+    let [client, direct] = [address, app_address].map(|server| {
         let is_over = Arc::clone(&is_over);
-        move || client(address, &is_over)
+        std::thread::spawn(move || client(server, &is_over))
     });
     let attackers = tokio::spawn(attack.begin(address, options.readers));
     while begin.elapsed() < options.span || !attackers.is_finished() {
@@ -175,11 +180,12 @@ async fn measure(options: &Options, attack: Attack, binary: &Path) -> anyhow::Re
         tokio::time::sleep(PERIOD).await;
     }
     is_over.store(true, Ordering::Relaxed);
-    let answers = tokio::task::spawn_blocking(|| client.join()).await?;
-    let Ok(answers) = answers else {
-        anyhow::bail!("the client that reads has panicked");
+    let answers = tokio::task::spawn_blocking(|| (client.join(), direct.join())).await?;
+    let (Ok(answers), Ok(direct)) = answers else {
+        anyhow::bail!("a client that reads has panicked");
     };
     (shown.answers, shown.slowest) = answers?;
+    (_, shown.slowest_direct) = direct?;
     drop(attackers.await??);
     tokio::time::sleep(BACK).await;
     shown.after = proxy.resident_bytes();
@@ -189,11 +195,11 @@ async fn measure(options: &Options, attack: Attack, binary: &Path) -> anyhow::Re
 
 /// Sends one request after the other until it is over; returns how many were answered, and the longest that one took.
 #[tokio::main(flavor = "current_thread")]
-async fn client(proxy: SocketAddr, is_over: &AtomicBool) -> anyhow::Result<(usize, Duration)> {
+async fn client(server: SocketAddr, is_over: &AtomicBool) -> anyhow::Result<(usize, Duration)> {
     let (mut answers, mut slowest) = (0, Duration::ZERO);
     while !is_over.load(Ordering::Relaxed) {
         let asked = Instant::now();
-        answer(proxy).await?;
+        answer(server).await?;
         slowest = slowest.max(asked.elapsed());
         answers += 1;
         tokio::time::sleep(PERIOD).await;
@@ -202,8 +208,8 @@ async fn client(proxy: SocketAddr, is_over: &AtomicBool) -> anyhow::Result<(usiz
 }
 
 /// Sends one request on a connection of its own and reads its answer.
-async fn answer(proxy: SocketAddr) -> anyhow::Result<()> {
-    let answer = Client::connect(proxy).await.get("/1000").await;
+async fn answer(server: SocketAddr) -> anyhow::Result<()> {
+    let answer = Client::connect(server).await.get("/1000").await;
     anyhow::ensure!(answer.status() == 200, "status {}", answer.status());
     anyhow::ensure!(answer.body.len() == 1_000, "{} bytes", answer.body.len());
     Ok(())
