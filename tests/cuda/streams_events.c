@@ -2,6 +2,7 @@
  *
  * usage: streams_events PTX [TOLERANCE_NS]: by so much may the events around a kernel of 20 ms be off (default 1000000). */
 #include "driver.h"
+#include <semaphore.h>
 
 #define MS UINT64_C(1000000)
 
@@ -179,16 +180,29 @@ static void legacy(const struct gpu *gpu, CUdeviceptr word)
 
 struct other {
     const struct gpu *gpu;
-    CUevent spun;
+    CUevent held;
+    /* The other thread's stream has begun; it may go on. */
+    sem_t begun, ends;
 };
+
+static void hold(void *data)
+{
+    struct other *other = data;
+    CHECK(sem_post(&other->begun) == 0);
+    /* A stream that waited for this one would wait for ever. */
+    struct timespec until;
+    CHECK(clock_gettime(CLOCK_REALTIME, &until) == 0);
+    until.tv_sec += 60;
+    CHECK(sem_timedwait(&other->ends, &until) == 0);
+}
 
 static void *other_thread(void *data)
 {
     struct other *other = data;
     CALL(cuCtxSetCurrent, other->gpu->context);
-    spin(other->gpu, 200 * MS, 1, CU_STREAM_PER_THREAD);
-    other->spun = recorded(CU_STREAM_PER_THREAD);
-    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery, CU_STREAM_PER_THREAD);
+    other->held = event_new(CU_EVENT_DEFAULT);
+    CALL(cuLaunchHostFunc, CU_STREAM_PER_THREAD, hold, other);
+    CALL(cuEventRecord, other->held, CU_STREAM_PER_THREAD);
     CALL(cuStreamSynchronize, CU_STREAM_PER_THREAD);
     return NULL;
 }
@@ -213,17 +227,19 @@ static void per_thread(const struct gpu *gpu, CUdeviceptr word)
     await(spun);
     await(filled);
 
-    struct other other = { gpu, NULL };
+    struct other other = { .gpu = gpu };
+    CHECK(sem_init(&other.begun, 0, 0) == 0 && sem_init(&other.ends, 0, 0) == 0);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, other_thread, &other) == 0);
-    int64_t begin = now_ns();
+    CHECK(sem_wait(&other.begun) == 0);
     fill(gpu, word, 1, 8, CU_STREAM_PER_THREAD);
     CALL(cuStreamSynchronize, CU_STREAM_PER_THREAD);
-    CHECK(now_ns() - begin < 150000000);
     CALL(cuStreamQuery, CU_STREAM_PER_THREAD);
+    CHECK(sem_post(&other.ends) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
-    CALL(cuEventQuery, other.spun);
-    CALL(cuEventDestroy, other.spun);
+    CALL(cuEventQuery, other.held);
+    CALL(cuEventDestroy, other.held);
+    CHECK(sem_destroy(&other.begun) == 0 && sem_destroy(&other.ends) == 0);
     CALL(cuStreamDestroy, blocking);
 }
 
