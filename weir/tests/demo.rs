@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -163,7 +164,9 @@ fn an_interrupt_stops_every_child() {
 
 #[test]
 fn children_do_not_outlive_a_demo_that_is_killed() {
-    let mut demo = start(&address(15));
+    // What a killed demo leaves behind goes with the test.
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = start_in(folder.path(), &address(15));
     let children = children_of(&mut demo);
     signal(&demo, Signal::KILL);
     demo.wait().unwrap();
@@ -171,7 +174,13 @@ fn children_do_not_outlive_a_demo_that_is_killed() {
 }
 
 fn start(bind: &str) -> Child {
+    start_in(&std::env::temp_dir(), bind)
+}
+
+/// Starts a demo whose temporary folders are made in `folder`.
+fn start_in(folder: &Path, bind: &str) -> Child {
     demo(bind, &["--json"])
+        .env("TMPDIR", folder)
         .stdout(Stdio::null())
         .spawn()
         .unwrap()

@@ -41,8 +41,8 @@ pub enum Action {
         /// Whether it should.
         contended: bool,
     },
-    /// The process, which holds a token or waits for one, is to be asked for a sign of life, which is reported with [`super::Tokens::responds`]; or it is found to be
-    /// stopped ([`super::Tokens::stopped`]).
+    /// The process, which holds a token or waits for one, is to be asked for a sign of life, which is reported with
+    /// [`super::Tokens::responds`]; or it is found to be stopped ([`super::Tokens::stopped`]).
     Probe {
         /// The process.
         process: ProcessId,
