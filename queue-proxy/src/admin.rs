@@ -7,14 +7,14 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use prometheus::{Encoder as _, Registry, TextEncoder};
+use proxy::body::ProxyBody;
+use proxy::connection::{Client, Handler};
+use proxy::respond;
+use proxy::tls::Tls;
 
-use crate::body::ProxyBody;
-use crate::connection::{Client, Handler};
 use crate::drain::Drain;
-use crate::respond;
 use crate::service::Proxy;
 use crate::stat::Stat;
-use crate::tls::Tls;
 
 /// `/wait-for-drain`: answered when the drain is over.
 #[derive(Debug)]
@@ -35,11 +35,9 @@ pub(crate) struct Scrape {
     pub tls: Option<Arc<Tls>>,
 }
 
-pub(crate) fn not_found() -> Response<ProxyBody> {
-    respond::error(StatusCode::NOT_FOUND, "404 page not found")
-}
-
 impl Handler for Admin {
+    type Place = ();
+
     async fn handle(
         self: Arc<Self>,
         client: Client,
@@ -47,7 +45,7 @@ impl Handler for Admin {
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
         if request.uri().path() != "/wait-for-drain" {
-            return not_found();
+            return respond::not_found();
         }
         self.0.wait().await;
         respond::empty(StatusCode::OK)
@@ -55,6 +53,8 @@ impl Handler for Admin {
 }
 
 impl Handler for Scrape {
+    type Place = ();
+
     async fn handle(
         self: Arc<Self>,
         client: Client,
@@ -62,7 +62,7 @@ impl Handler for Scrape {
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
         if request.uri().path() != "/metrics" {
-            return not_found();
+            return respond::not_found();
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut answer = respond::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
@@ -93,6 +93,8 @@ impl Handler for Scrape {
 }
 
 impl Handler for Stats {
+    type Place = ();
+
     async fn handle(
         self: Arc<Self>,
         client: Client,
@@ -100,7 +102,7 @@ impl Handler for Stats {
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
         if request.uri().path() != "/metrics" {
-            return not_found();
+            return respond::not_found();
         }
         let mut response = Response::new(ProxyBody::full(self.0.report()));
         // The autoscaler compares the whole value.

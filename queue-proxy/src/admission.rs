@@ -18,7 +18,7 @@ use policy::slo::Deadline;
 use policy::{RequestId, Span, Time};
 use tokio::sync::Notify;
 
-use crate::clock::Clock;
+use proxy::clock::Clock;
 
 /// What a request brings to the gate.
 #[derive(Debug, Clone, Copy)]

@@ -11,10 +11,11 @@ use policy::class;
 use policy::gate::{Late, Order, Settings};
 use policy::slo::Trust;
 
+use proxy::clock::Clock;
+use proxy::deadline::Deadlines;
+use proxy::headers;
+
 use crate::admission::{Admission, Claim};
-use crate::clock::Clock;
-use crate::deadline::Deadlines;
-use crate::headers;
 
 /// A gate at which nobody waits.
 #[derive(Debug)]

@@ -1,15 +1,17 @@
 //! The resolved configuration: the environment of knative-serving's queue-proxy, parsed once at start.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::env::{Environment, Problem, Reader};
-use crate::observability::Observability;
+use proxy::env::{Environment, Problem, Reader};
+use proxy::observability::Observability;
+use proxy::process_log::LogConfig;
+use proxy::timeouts::TimeLimits;
+use proxy::tls;
+
 use crate::options::{self, Options};
-use crate::process_log::LogConfig;
 use crate::readiness::Probe;
-use crate::tls;
 
 /// The admin server's port: `/wait-for-drain`. Fixed by Knative.
 pub(crate) const ADMIN_PORT: u16 = 8022;
@@ -184,6 +186,23 @@ impl Config {
             self.concurrency()
                 .map_or(0, |n| DEPTH_PER_CONCURRENCY.saturating_mul(n as usize))
         })
+    }
+
+    /// Returns where the user container listens.
+    #[must_use]
+    pub(crate) fn user_container(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.user_port))
+    }
+
+    /// Returns how long a request may take.
+    #[must_use]
+    pub(crate) const fn time_limits(&self) -> TimeLimits {
+        TimeLimits {
+            request: self.request_timeout,
+            response_start: self.response_start_timeout,
+            idle: self.idle_timeout,
+            text: "request timeout",
+        }
     }
 
     /// Idle connections kept to the user container.

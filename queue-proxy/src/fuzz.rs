@@ -2,17 +2,18 @@
 //!
 //! Each target takes any text, must not panic, and checks what always holds of the outcome.
 
+use annotations::{PREFIX, QUEUE_DEPTH_MAX, podinfo};
 use http::{HeaderMap, HeaderValue, Method, Version};
 use policy::Time;
 use policy::slo::Trust;
 
-use crate::deadline::{self, Deadlines};
-use crate::observability::Observability;
-use crate::options::{self, Options};
-use crate::podinfo;
-use crate::process_log::LogConfig;
+use proxy::deadline::{self, Deadlines};
+use proxy::observability::Observability;
+use proxy::process_log::LogConfig;
+use proxy::template::{Record, RevisionInfo, Template};
+
+use crate::options::Options;
 use crate::readiness::Probe;
-use crate::template::{Record, RevisionInfo, Template};
 
 /// A parser's name, which is that of its folder in the corpus, and the parser with its checks.
 pub type Target = (&'static str, fn(&str));
@@ -37,14 +38,14 @@ fn podinfo(text: &str) {
     assert!(bad.iter().all(|bad| (1..=lines).contains(&bad.line)));
     let mut options = Options::default();
     for (key, value) in annotations {
-        if let Some(key) = key.strip_prefix(options::PREFIX) {
+        if let Some(key) = key.strip_prefix(PREFIX) {
             options.set(key, &value, || key.to_owned());
         }
     }
     assert!(
         options
             .queue_depth
-            .is_none_or(|depth| (1..=options::QUEUE_DEPTH_MAX).contains(&depth))
+            .is_none_or(|depth| (1..=QUEUE_DEPTH_MAX).contains(&depth))
     );
     assert!(options.slo.is_none_or(|slo| !slo.is_zero()));
     assert!((50.0..=99.9).contains(&options.slo_percentile));

@@ -9,85 +9,56 @@ mod admin;
 mod admission;
 #[doc(hidden)]
 pub mod bench;
-mod body;
-mod buffered;
-mod client_body;
-mod clock;
 mod config;
-mod connection;
-mod deadline;
 mod drain;
-mod env;
-mod exchange;
-mod frames;
-mod framing;
 #[doc(hidden)]
 pub mod fuzz;
-mod go_json;
-mod headers;
-mod io;
-mod limits;
-mod lines;
-mod listen;
 mod metrics;
-mod observability;
 mod options;
-mod podinfo;
 mod probe;
-mod process_log;
-mod profiling;
 mod readiness;
-mod relay;
-mod request_log;
-mod respond;
-mod retry;
 mod service;
 mod sniff;
-mod socket;
 mod stat;
-mod telemetry;
-mod template;
-mod timeouts;
-mod tls;
-mod traces;
-mod tunnel;
-mod upstream;
-mod workers;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use proxy::clock::Clock;
+use proxy::connection::Shutdown;
+use proxy::env::ProcessEnvironment;
+use proxy::exchange::{Observer, Recorder};
+use proxy::instruments::HttpInstruments;
+use proxy::observability::{Metrics, Tracing, USER_METRICS_PORT};
+use proxy::process::{self, Servers, Signals, complain, print};
+use proxy::process_log::Identity;
+use proxy::profiling::{PROFILING_PORT, Profiling};
+use proxy::request_log::RequestLog;
+use proxy::telemetry::{Owner, Telemetry, TelemetryError};
+use proxy::template::RevisionInfo;
+use proxy::tls::{Tls, TlsError};
+use proxy::traces::{SpanNames, Traces};
+use proxy::{lines, listen};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
-use crate::clock::Clock;
 use crate::config::{ADMIN_PORT, Config, STAT_PORT};
-use crate::connection::{Handler, Shutdown, accept};
-use crate::env::ProcessEnvironment;
-use crate::exchange::Observer;
-use crate::limits::Limits;
-use crate::metrics::{ServingMetrics, WeirMetrics};
-use crate::observability::{Metrics, Tracing, USER_METRICS_PORT};
-use crate::process_log::Identity;
-use crate::profiling::{PROFILING_PORT, Profiling};
-use crate::request_log::RequestLog;
-use crate::telemetry::Telemetry;
-use crate::template::RevisionInfo;
-use crate::tls::Tls;
-use crate::traces::Traces;
-use crate::upstream::Upstream;
+use crate::metrics::WeirMetrics;
 
+/// The program's name, and that of its container.
+const NAME: &str = "queue-proxy";
+/// The names of Knative's spans.
+const SPAN_NAMES: SpanNames = SpanNames {
+    scope: "knative.dev/serving/pkg/queue",
+    proxy: "kn.queueproxy.proxy",
+    wait: "kn.queueproxy.wait",
+};
 /// Tunnels may delay the exit by this long after the quiet period. Fixed by Knative.
 const TUNNELS_MAX: Duration = Duration::from_secs(60);
-/// Idle connections to the user container are looked through this often.
-const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
 /// The exit code for arguments that are not known.
 const USAGE_ERROR: u8 = 2;
@@ -110,21 +81,12 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
         Some("-V" | "--version") => print(concat!("queue-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
         _ => {
             let lines = [format!("{}: not known", argument.display())];
-            fail(lines.into_iter().chain(USAGE.lines().map(str::to_owned)));
+            complain(
+                NAME,
+                lines.into_iter().chain(USAGE.lines().map(str::to_owned)),
+            );
             ExitCode::from(USAGE_ERROR)
         }
-    }
-}
-
-/// Prints to standard output.
-fn print(text: &str) -> ExitCode {
-    let mut stdout = std::io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
     }
 }
 
@@ -135,7 +97,7 @@ pub fn main() -> ExitCode {
     let config = match Config::from_environment(&ProcessEnvironment) {
         Ok(config) => config,
         Err(problems) => {
-            return fail(problems.iter().map(ToString::to_string));
+            return complain(NAME, problems.iter().map(ToString::to_string));
         }
     };
     config.log.clone().start(Identity {
@@ -145,25 +107,14 @@ pub fn main() -> ExitCode {
     for problem in &config.options.problems {
         tracing::warn!(problem, "an option of Weir cannot be used");
     }
-    let workers = workers::count();
-    let runtime = if workers == 1 {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-    } else {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(workers)
-            .enable_all()
-            .build()
-    };
-    match runtime {
+    match process::runtime() {
         Ok(runtime) => {
             let code = runtime.block_on(run(config));
             // What still runs now is cut: tunnels whose time is up, or everything after a second signal.
             runtime.shutdown_background();
-            code.unwrap_or_else(|error| fail([error.to_string()]))
+            code.unwrap_or_else(|error| complain(NAME, [error.to_string()]))
         }
-        Err(error) => fail([format!("cannot start the runtime: {error}")]),
+        Err(error) => complain(NAME, [format!("cannot start the runtime: {error}")]),
     }
 }
 
@@ -173,9 +124,9 @@ enum StartError {
     #[error(transparent)]
     Listen(#[from] listen::ListenError),
     #[error(transparent)]
-    Tls(#[from] tls::TlsError),
+    Tls(#[from] TlsError),
     #[error(transparent)]
-    Telemetry(#[from] telemetry::TelemetryError),
+    Telemetry(#[from] TelemetryError),
     #[error("metrics cannot be set up: {0}")]
     Metrics(#[from] prometheus::Error),
     #[error("cannot listen for signals: {0}")]
@@ -202,16 +153,18 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     } else {
         None
     };
-    let mut signals = Signals {
-        terminate: signal(SignalKind::terminate())?,
-        interrupt: signal(SignalKind::interrupt())?,
-    };
+    let mut signals = Signals::take()?;
     let drain = drain::Drain::new();
     let stat = stat::Stat::new(&config.pod, config.concurrency(), Instant::now());
-    let limits = config.options.limits;
+    let limits = config.options.limits();
     let clock = Clock::start();
     let gate = service::Proxy::gate(&config, clock);
-    let (telemetry, observer) = observe(&config, gate.as_ref()).await?;
+    let weir = config
+        .options
+        .opted_in()
+        .then(|| WeirMetrics::new(&config).map(Arc::new))
+        .transpose()?;
+    let (telemetry, observer) = observe(&config, gate.as_ref(), weir.as_ref()).await?;
     let registry = telemetry.registry.clone();
     // Last: who can reach the serving port can reach all others, and all is set up.
     let main = listen::listen(bind, config.serving_port)?;
@@ -228,6 +181,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         Arc::clone(&stat),
         Arc::clone(&drain),
         observer,
+        weir,
     );
 
     let shutdown = Arc::<Shutdown>::default();
@@ -259,7 +213,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     if let Some(admission) = proxy.admission() {
         tokio::spawn(Arc::clone(admission).run_shedding());
     }
-    tokio::spawn(sweep(Arc::clone(proxy.upstream())));
+    tokio::spawn(process::sweep(Arc::clone(proxy.upstream())));
 
     signals.next().await;
     tracing::info!("Received TERM signal, attempting to gracefully shutdown servers.");
@@ -289,32 +243,34 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
 async fn observe(
     config: &Config,
     gate: Option<&Arc<Admission>>,
+    weir: Option<&Arc<WeirMetrics>>,
 ) -> Result<(Telemetry, Arc<Observer>), StartError> {
     let is_asked_for = config.observability.request_metrics != Metrics::None
         || config.observability.tracing != Tracing::None;
     let telemetry = if is_asked_for {
-        let config = config.clone();
+        let (observability, owner) = (config.observability.clone(), owner(config));
         // OTLP over HTTP sets up a client that blocks.
-        tokio::task::spawn_blocking(move || Telemetry::start(&config, &ProcessEnvironment))
-            .await??
+        tokio::task::spawn_blocking(move || {
+            Telemetry::start(&observability, &owner, &ProcessEnvironment)
+        })
+        .await??
     } else {
         Telemetry::default()
     };
     let log = config.observability.request_log.as_ref();
     let observer = Observer {
-        serving: telemetry
-            .meters
-            .as_ref()
-            .map(|meters| ServingMetrics::new(meters, config.user_port, gate)),
-        weir: config
-            .options
-            .opted_in()
-            .then(|| WeirMetrics::new(config))
-            .transpose()?,
+        http: telemetry.meters.as_ref().map(|meters| {
+            if let Some(gate) = gate {
+                metrics::observe_depth(meters, gate);
+            }
+            let duration = metrics::invocation_duration(meters);
+            HttpInstruments::new(meters, config.user_container(), Some(duration))
+        }),
+        recorder: weir.map(|weir| Arc::clone(weir) as Arc<dyn Recorder>),
         traces: telemetry
             .tracers
             .as_ref()
-            .map(|tracers| Traces::new(tracers, config.user_port)),
+            .map(|tracers| Traces::new(tracers, SPAN_NAMES, config.user_container())),
         log: log.and_then(|template| {
             let revision = RevisionInfo {
                 name: config.revision.clone(),
@@ -328,6 +284,25 @@ async fn observe(
         }),
     };
     Ok((telemetry, Arc::new(observer)))
+}
+
+/// Whose metrics and spans the process exports.
+fn owner(config: &Config) -> Owner {
+    let names = [&config.service, &config.configuration, &config.revision];
+    Owner {
+        container: NAME,
+        namespace: config.namespace.clone(),
+        service: names
+            .into_iter()
+            .find(|name| !name.is_empty())
+            .cloned()
+            .unwrap_or_default(),
+        attributes: vec![
+            ("kn.service.name", config.service.clone()),
+            ("kn.configuration.name", config.configuration.clone()),
+            ("kn.revision.name", config.revision.clone()),
+        ],
+    }
 }
 
 /// Where Prometheus may scrape: as configured, and on the usual port wherever there are Weir's own metrics.
@@ -349,58 +324,4 @@ fn scrape_addresses(config: &Config) -> Vec<(IpAddr, u16)> {
         }
     }
     addresses
-}
-
-/// Closes connections to the user container that have been idle for too long, for ever.
-async fn sweep(upstream: Arc<Upstream>) {
-    let mut tick = tokio::time::interval(SWEEP_PERIOD);
-    loop {
-        tick.tick().await;
-        upstream.sweep();
-    }
-}
-
-/// What all servers of the process share.
-struct Servers {
-    limits: Limits,
-    shutdown: Arc<Shutdown>,
-    connections: TaskTracker,
-}
-
-impl Servers {
-    fn serve<H: Handler>(&self, listener: TcpListener, tls: Option<Arc<Tls>>, handler: &Arc<H>) {
-        tokio::spawn(accept(
-            listener,
-            tls,
-            self.limits,
-            Arc::clone(handler),
-            Arc::clone(&self.shutdown),
-            self.connections.clone(),
-        ));
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    /// The next one of either.
-    async fn next(&mut self) {
-        tokio::select! {
-            _signal = self.terminate.recv() => {}
-            _signal = self.interrupt.recv() => {}
-        }
-    }
-}
-
-/// Says what is wrong on stderr, before or without a log.
-fn fail(lines: impl IntoIterator<Item = String>) -> ExitCode {
-    let mut stderr = std::io::stderr().lock();
-    for line in lines {
-        // Nobody to tell if this fails.
-        let _written = writeln!(stderr, "queue-proxy: {line}");
-    }
-    ExitCode::FAILURE
 }

@@ -1,123 +1,88 @@
 //! Weir's own options for a revision: `weir.dev/some-key` from podinfo, `WEIR_SOME_KEY` from the
 //! environment, which wins.
 //!
-//! A value that cannot be used never stops the process: it is reported once and the default holds.
+//! What cannot be used never stops the process: it is reported once and the default holds.
 
 use std::fs;
 use std::io::Read as _;
-use std::time::Duration;
+use std::ops::Deref;
 
+use annotations::{KEYS, PREFIX, Settings, TrustBudget, Unusable, podinfo, variable};
 use policy::gate::Late;
 use policy::slo::Trust;
-
-use crate::env::Environment;
-use crate::limits::{self, Limits};
-use crate::podinfo;
+use proxy::env::Environment;
+use proxy::limits::Limits;
+use proxy::relay::MidStreamTimeout;
 
 /// Where the kubelet's downward API puts the annotations when Knative mounts podinfo.
 pub(crate) const PODINFO_DEFAULT: &str = "/etc/podinfo/annotations";
-/// The domain of Weir's annotations.
-pub(crate) const PREFIX: &str = "weir.dev/";
-/// `queue-depth` may be 1 to this.
-pub(crate) const QUEUE_DEPTH_MAX: usize = 10_000;
-
-/// The percentile of papers' rows M1.12 and M2.13.
-const SLO_PERCENTILE_DEFAULT: f64 = 98.0;
-
-/// Every annotation of Weir. Those that this program does not act on belong to its other parts; setting one
-/// opts the revision in all the same.
-pub(crate) const KEYS: [&str; 17] = [
-    "slo",
-    "concurrency",
-    "slo-percentile",
-    "late",
-    "queue-depth",
-    "trust-budget",
-    "mid-stream-timeout",
-    "function",
-    "version",
-    "variant",
-    "isolation",
-    "sm-percent",
-    "quota-request",
-    "quota-limit",
-    "gpu-memory",
-    "evict",
-    "keep-alive",
-];
-
-/// How a response that has begun ends when a timeout strikes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum MidStreamTimeout {
-    /// As Knative does it: the text `request timeout` is appended and the message ends well.
-    #[default]
-    Text,
-    /// The message is cut, so that the client can tell.
-    Abort,
-}
 
 /// The options of this revision.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Options {
-    opted_in: bool,
-    /// The latency objective; `None`: first in, first out.
-    pub slo: Option<Duration>,
-    /// Requests at the user container at once where Knative sets no limit.
-    pub concurrency: Option<u32>,
-    /// What becomes of late requests.
-    pub late: LateOption,
-    /// The part of requests to be answered within the objective, in per cent.
-    pub slo_percentile: f64,
-    /// The function of which this revision is a variant.
-    pub function: Option<String>,
-    /// Which kind of variant it is.
-    pub variant: Option<String>,
-    /// How many requests may wait.
-    pub queue_depth: Option<usize>,
-    /// Whose word on a request's budget counts.
-    pub trust_budget: Trust,
-    /// How a response that has begun ends at a timeout.
-    pub mid_stream_timeout: MidStreamTimeout,
-    /// How much of the process one client may take.
-    pub limits: Limits,
+    settings: Settings,
     /// What was found wrong, to be logged once.
     pub problems: Vec<String>,
 }
 
-/// [`Late`] with the default of design 4.1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LateOption(pub Late);
+impl Deref for Options {
+    type Target = Settings;
 
-impl Default for LateOption {
-    fn default() -> Self {
-        Self(Late::Serve)
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            opted_in: false,
-            slo: None,
-            concurrency: None,
-            late: LateOption::default(),
-            slo_percentile: SLO_PERCENTILE_DEFAULT,
-            function: None,
-            variant: None,
-            queue_depth: None,
-            trust_budget: Trust::default(),
-            mid_stream_timeout: MidStreamTimeout::default(),
-            limits: Limits::default(),
-            problems: Vec::new(),
-        }
+    fn deref(&self) -> &Settings {
+        &self.settings
     }
 }
 
 impl Options {
-    /// At least one key is set that is no limit: deadline features and `Weir-*` headers are on.
+    /// Sets an option; `place` says where it stands, if it cannot be used.
+    pub(crate) fn set(&mut self, key: &str, value: &str, place: impl Fn() -> String) {
+        let problem = match self.settings.set(key, value) {
+            Ok(()) => return,
+            Err(Unusable::Key) => format!("{}: {}", place(), Unusable::Key),
+            Err(why) => format!("{}: {why}; the default holds", place()),
+        };
+        self.problems.push(problem);
+    }
+
+    /// Returns what becomes of late requests.
     #[must_use]
-    pub(crate) const fn opted_in(&self) -> bool {
-        self.opted_in
+    pub(crate) const fn late(&self) -> Late {
+        match self.settings.late {
+            annotations::Late::Serve => Late::Serve,
+            annotations::Late::Shed => Late::Shed,
+        }
+    }
+
+    /// Returns whose word on a request's budget counts.
+    #[must_use]
+    pub(crate) const fn trust(&self) -> Trust {
+        match self.settings.trust_budget {
+            TrustBudget::All => Trust::All,
+            TrustBudget::Floor => Trust::Floor,
+            TrustBudget::None => Trust::None,
+        }
+    }
+
+    /// Returns how a response that has begun ends at a timeout.
+    #[must_use]
+    pub(crate) const fn mid_stream_timeout(&self) -> MidStreamTimeout {
+        match self.settings.mid_stream_timeout {
+            annotations::MidStreamTimeout::Text => MidStreamTimeout::Text,
+            annotations::MidStreamTimeout::Abort => MidStreamTimeout::Abort,
+        }
+    }
+
+    /// Returns how much of the process one client may take.
+    #[must_use]
+    pub(crate) fn limits(&self) -> Limits {
+        let (set, most) = (self.settings.limits, Limits::default());
+        Limits {
+            head_bytes: set.head_bytes.unwrap_or(most.head_bytes),
+            head_lines: set.head_lines.unwrap_or(most.head_lines),
+            head_time: set.head_time.unwrap_or(most.head_time),
+            streams: set.streams.unwrap_or(most.streams),
+            buffered_bytes: set.buffered_bytes.unwrap_or(most.buffered_bytes),
+        }
     }
 }
 
@@ -147,101 +112,21 @@ pub(crate) fn read(environment: &impl Environment, container_concurrency: Option
             }
         }
     }
-    for key in KEYS.into_iter().chain(limits::KEYS) {
-        let name = format!("WEIR_{}", key.replace('-', "_").to_uppercase());
+    for key in KEYS {
+        let name = variable(key);
         if let Some(value) = environment.get(&name) {
-            options.set(key, &value, || format!("{name}={value:?}"));
+            options.set(key.name, &value, || format!("{name}={value:?}"));
         }
     }
-    if options.slo.is_some() && container_concurrency.or(options.concurrency).is_none() {
-        options.problems.push(format!(
-            "{PREFIX}slo needs containerConcurrency of at least 1, or {PREFIX}concurrency; ignored"
-        ));
-        options.slo = None;
+    if let Some(contradiction) = options.slo_without_concurrency(container_concurrency) {
+        options.problems.push(format!("{contradiction}; ignored"));
+        options.settings.slo = None;
     }
+    // What is said of a GPU is the agent's to refuse.
+    let others = options.contradictions();
+    let others = others.iter().map(ToString::to_string);
+    options.problems.extend(others);
     options
-}
-
-impl Options {
-    /// Sets an option; `place` says where it stands, if it cannot be used.
-    pub(crate) fn set(&mut self, key: &str, value: &str, place: impl Fn() -> String) {
-        let outcome = match key {
-            "slo" => duration(value).map(|slo| self.slo = Some(slo)),
-            "concurrency" => integer(value, 1, u32::MAX).map(|n| self.concurrency = Some(n)),
-            "late" => match value {
-                "serve" => {
-                    self.late = LateOption(Late::Serve);
-                    Ok(())
-                }
-                "shed" => {
-                    self.late = LateOption(Late::Shed);
-                    Ok(())
-                }
-                _ => Err("allowed: serve, shed".to_owned()),
-            },
-            "queue-depth" => integer(value, 1, QUEUE_DEPTH_MAX).map(|n| self.queue_depth = Some(n)),
-            "trust-budget" => match value {
-                "all" => {
-                    self.trust_budget = Trust::All;
-                    Ok(())
-                }
-                "floor" => {
-                    self.trust_budget = Trust::Floor;
-                    Ok(())
-                }
-                "none" => {
-                    self.trust_budget = Trust::None;
-                    Ok(())
-                }
-                _ => Err("allowed: all, floor, none".to_owned()),
-            },
-            "mid-stream-timeout" => match value {
-                "text" => {
-                    self.mid_stream_timeout = MidStreamTimeout::Text;
-                    Ok(())
-                }
-                "abort" => {
-                    self.mid_stream_timeout = MidStreamTimeout::Abort;
-                    Ok(())
-                }
-                _ => Err("allowed: text, abort".to_owned()),
-            },
-            "slo-percentile" => match value.parse() {
-                Ok(percentile) if (50.0..=99.9).contains(&percentile) => {
-                    self.slo_percentile = percentile;
-                    Ok(())
-                }
-                _ => Err("allowed: a number from 50 to 99.9".to_owned()),
-            },
-            "function" => dns_label(value).map(|name| self.function = Some(name)),
-            "version" => dns_label(value).map(drop),
-            "variant" => match value {
-                "monolith" | "pipeline" => {
-                    self.variant = Some(value.to_owned());
-                    Ok(())
-                }
-                _ => Err("allowed: monolith, pipeline".to_owned()),
-            },
-            known if KEYS.contains(&known) => Ok(()),
-            limit if limits::KEYS.contains(&limit) => self.limits.set(limit, value),
-            _ => {
-                self.problems.push(format!(
-                    "{}: not a key of Weir; known: {}, {}",
-                    place(),
-                    KEYS.join(", "),
-                    limits::KEYS.join(", ")
-                ));
-                return;
-            }
-        };
-        match outcome {
-            // A limit switches nothing on.
-            Ok(()) => self.opted_in |= KEYS.contains(&key),
-            Err(why) => self
-                .problems
-                .push(format!("{}: {why}; the default holds", place())),
-        }
-    }
 }
 
 fn read_podinfo(path: &str, problems: &mut Vec<String>) -> Option<String> {
@@ -266,81 +151,12 @@ fn read_podinfo(path: &str, problems: &mut Vec<String>) -> Option<String> {
     }
 }
 
-/// RFC 1123: what may name an object in Kubernetes.
-fn dns_label(value: &str) -> Result<String, String> {
-    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let legal = (1..=63).contains(&value.len())
-        && value.bytes().all(is_inner)
-        && !value.starts_with('-')
-        && !value.ends_with('-');
-    if legal {
-        Ok(value.to_owned())
-    } else {
-        Err("allowed: 1 to 63 of a-z, 0-9 and -, no - at either end".to_owned())
-    }
-}
-
-pub(crate) fn integer<T>(value: &str, min: T, max: T) -> Result<T, String>
-where
-    T: std::str::FromStr + PartialOrd + std::fmt::Display,
-{
-    value
-        .parse()
-        .ok()
-        .filter(|n| *n >= min && *n <= max)
-        .ok_or_else(|| format!("allowed: a whole number from {min} to {max}"))
-}
-
-/// A Go duration above zero: decimal numbers with units `ns us µs ms s m h`, as `1m30s` or `1.5s`.
-pub(crate) fn duration(value: &str) -> Result<Duration, String> {
-    let bad = || "a duration above zero is needed, as 200ms, 1.5s or 1m30s".to_owned();
-    let mut rest = value;
-    let mut nanos = 0_u64;
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(bad)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit_end = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit_end);
-        let unit_nanos: u64 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return Err(bad()),
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let whole: u64 = if whole.is_empty() {
-            0
-        } else {
-            whole.parse().map_err(|_| bad())?
-        };
-        let mut part = whole.checked_mul(unit_nanos).ok_or_else(bad)?;
-        let mut scale = unit_nanos;
-        for digit in fraction.chars() {
-            scale /= 10;
-            part += u64::from(digit.to_digit(10).ok_or_else(bad)?) * scale;
-        }
-        nanos = nanos.checked_add(part).ok_or_else(bad)?;
-        rest = tail;
-    }
-    if nanos == 0 {
-        Err(bad())
-    } else {
-        Ok(Duration::from_nanos(nanos))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use std::io::Write as _;
+    use std::time::Duration;
 
     fn read_with(podinfo: &str, variables: &[(&'static str, &str)]) -> Options {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -374,7 +190,7 @@ mod tests {
         );
         assert!(options.opted_in());
         assert_eq!(options.slo, Some(Duration::from_secs(90)));
-        assert_eq!(options.late, LateOption(Late::Shed));
+        assert_eq!(options.late(), Late::Shed);
         assert_eq!(options.queue_depth, Some(7));
     }
 
@@ -383,7 +199,7 @@ mod tests {
         let trust = |variables: &[(&'static str, &str)]| {
             let options = read_with("weir.dev/trust-budget=\"none\"\n", variables);
             assert!(options.opted_in());
-            (options.trust_budget, options.problems)
+            (options.trust(), options.problems)
         };
         assert_eq!(trust(&[]), (Trust::None, Vec::new()));
         for (value, expected) in [
@@ -397,7 +213,7 @@ mod tests {
         let (kept, problems) = trust(&[("WEIR_TRUST_BUDGET", "some")]);
         assert_eq!(kept, Trust::None);
         assert!(problems[0].contains("allowed: all, floor, none"));
-        assert_eq!(Options::default().trust_budget, Trust::All);
+        assert_eq!(Options::default().trust(), Trust::All);
     }
 
     #[test]
@@ -408,10 +224,10 @@ mod tests {
         );
         assert!(!options.opted_in());
         assert_eq!(
-            (options.limits.streams, options.limits.head_lines),
+            (options.limits().streams, options.limits().head_lines),
             (7, 100)
         );
-        assert_eq!(options.limits.head_time, Limits::default().head_time);
+        assert_eq!(options.limits().head_time, Limits::default().head_time);
         assert_eq!(options.problems.len(), 1, "{:?}", options.problems);
         assert!(options.problems[0].contains("allowed: a duration from 1s to 60s"));
     }
@@ -431,7 +247,7 @@ mod tests {
             "weir.dev/late=\"never\"\nweir.dev/queue-depth=\"10001\"\nweir.dev/slos=\"1s\"\nnonsense\n",
             &[],
         );
-        assert_eq!(options.late, LateOption::default());
+        assert_eq!(options.late(), Late::Serve);
         assert_eq!(options.queue_depth, None);
         assert!(!options.opted_in());
         assert_eq!(options.problems.len(), 4, "{:?}", options.problems);
@@ -457,24 +273,23 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_gos() {
-        let millis = |value: &str| duration(value).map(|d| d.as_millis());
-        assert_eq!(millis("200ms"), Ok(200));
-        assert_eq!(millis("1.5s"), Ok(1_500));
-        assert_eq!(millis("1h2m3s4ms"), Ok(3_723_004));
-        assert_eq!(duration("7µs"), Ok(Duration::from_micros(7)));
-        for bad in [
-            "",
-            "0",
-            "0s",
-            "5",
-            "-1s",
-            "1d",
-            "s",
-            "1..5s",
-            "9999999999999h",
-        ] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
+    fn the_most_that_may_be_set_is_what_holds_when_nothing_is() {
+        let most = Limits {
+            head_bytes: annotations::HEAD_BYTES_MAX,
+            head_lines: annotations::HEAD_LINES_MAX,
+            head_time: annotations::HEAD_TIME_MAX,
+            streams: annotations::STREAMS_MAX,
+            buffered_bytes: annotations::BUFFERED_BYTES_MAX,
+        };
+        assert_eq!(Options::default().limits(), most);
+        assert_eq!(Limits::default(), most);
+    }
+
+    #[test]
+    fn what_a_gpu_cannot_have_is_reported() {
+        let options = read_with("weir.dev/sm-percent=\"50\"\n", &[]);
+        let only_shared = "weir.dev/sm-percent: allowed only with weir.dev/isolation=\"shared\"";
+        assert_eq!(options.problems, [only_shared]);
+        assert!(options.opted_in());
     }
 }

@@ -3,12 +3,14 @@
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use crate::body::ProxyBody;
-use crate::drain::Drain;
-use crate::headers::{KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
-use crate::readiness::Prober;
-use crate::respond;
+use proxy::body::ProxyBody;
+use proxy::headers::{KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
+use proxy::relay::Place;
+use proxy::respond;
 use std::sync::Arc;
+
+use crate::drain::Drain;
+use crate::readiness::Prober;
 
 /// The value by which probes address the queue-proxy, and its answer when the user container is ready.
 const QUEUE: &str = "queue";
@@ -56,7 +58,11 @@ pub(crate) fn classify(headers: &HeaderMap) -> Option<Kind> {
 }
 
 /// Answers a probe.
-pub(crate) async fn answer(kind: Kind, drain: &Drain, prober: &Arc<Prober>) -> Response<ProxyBody> {
+pub(crate) async fn answer<P: Place>(
+    kind: Kind,
+    drain: &Drain,
+    prober: &Arc<Prober>,
+) -> Response<ProxyBody<P>> {
     if drain.is_draining() {
         return respond::error(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
     }

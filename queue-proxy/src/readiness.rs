@@ -427,7 +427,7 @@ async fn get_once(
 ) -> Result<Response<Incoming>, String> {
     let socket = connect(port).await?;
     if secure {
-        let stream = crate::tls::connect_unverified(socket)
+        let stream = proxy::tls::connect_unverified(socket)
             .await
             .map_err(|error| format!("TLS with 127.0.0.1:{port}: {error}"))?;
         exchange_http1(stream, port, target, headers).await

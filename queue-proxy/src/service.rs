@@ -6,44 +6,58 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use http::header::{
-    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
-use http::response;
-use http::uri::{Authority, Scheme};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
-use hyper::body::{Body as _, Incoming};
-use hyper::ext::on_informational;
-use hyper::upgrade::OnUpgrade;
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
 use policy::Time;
 use policy::class;
 use policy::gate::{Order, RefuseReason, Settings};
+use proxy::body::ProxyBody;
+use proxy::buffered::Buffered;
+use proxy::client_body::{ClientBody, ReadAhead};
+use proxy::clock::Clock;
+use proxy::connection::{Client, Handler};
+use proxy::deadline::{Deadlines, Told};
+use proxy::exchange::{Exchange, Observer};
+use proxy::forward::{self, Asked, Passage, Untyped, discard, note};
+use proxy::headers;
+use proxy::malformed;
+use proxy::outcome::Outcome;
+use proxy::relay::{BodyError, InFlight, Place, SERVER_TIMING, timing};
+use proxy::respond;
+use proxy::timeouts::{Expired, Timeouts};
+use proxy::upstream::{Upstream, UpstreamError};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::activator::ActivatorShare;
 use crate::admission::{Admission, Claim, Permit, Refused};
-use crate::body::ProxyBody;
-use crate::buffered::Buffered;
-use crate::client_body::{ClientBody, ReadAhead};
-use crate::clock::Clock;
 use crate::config::Config;
-use crate::connection::{Client, Handler};
-use crate::deadline::{Deadlines, Told};
 use crate::drain::Drain;
-use crate::exchange::{Exchange, Observer};
-use crate::headers::{self, BadLength};
-use crate::limits::HEAD_LINES_MAX;
-use crate::metrics::{Outcome, Totals};
+use crate::metrics::{Totals, WeirMetrics};
 use crate::probe;
 use crate::readiness::Prober;
-use crate::relay::{BodyError, InFlight, Relay, SERVER_TIMING, Source, timing};
-use crate::respond;
-use crate::stat::Stat;
-use crate::timeouts::{Expired, Timeouts};
-use crate::tunnel::Tunnel;
-use crate::upstream::{Upstream, UpstreamError};
+use crate::stat::{Counted, Stat};
+
+/// What error messages call the upstream.
+const PEER: &str = "the user container";
+
+/// What a request holds until its answer has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// Its place at the user container, where places are limited.
+    permit: Option<Permit>,
+    /// Its count in the stat.
+    counted: Option<Counted>,
+}
+
+impl Place for Held {
+    fn complete(&mut self) {
+        if let Some(permit) = &mut self.permit {
+            permit.complete();
+        }
+    }
+}
 
 /// The main listener's handler.
 #[derive(Debug)]
@@ -60,7 +74,11 @@ pub(crate) struct Proxy {
     tunnels: TaskTracker,
     buffered: Arc<Buffered>,
     read_ahead: Arc<ReadAhead>,
+    /// Lines of a request head, at most.
+    head_lines: usize,
     observer: Arc<Observer>,
+    /// Weir's own metrics; `None`: the revision has not opted in.
+    weir: Option<Arc<WeirMetrics>>,
     /// `K-Kubelet-Probe` headers that were not believed.
     disbelieved: AtomicU64,
     activator: ActivatorShare,
@@ -76,7 +94,7 @@ impl Proxy {
             Order::Arrival
         };
         config.concurrency().map(|concurrency| {
-            let late = config.options.late.0;
+            let late = config.options.late();
             Admission::new(
                 Settings {
                     concurrency,
@@ -98,19 +116,21 @@ impl Proxy {
         stat: Arc<Stat>,
         drain: Arc<Drain>,
         observer: Arc<Observer>,
+        weir: Option<Arc<WeirMetrics>>,
     ) -> Arc<Self> {
-        let buffered = Buffered::new(config.options.limits.buffered_bytes);
+        let buffered = Buffered::new(config.options.limits().buffered_bytes);
         let read_ahead = ReadAhead::new(&buffered);
         Arc::new(Self {
             clock,
             admission,
             deadlines: Deadlines::new(
                 config.options.slo,
-                config.options.trust_budget,
+                config.options.trust(),
                 config.request_timeout,
             ),
             upstream: Upstream::new(
-                config.user_port,
+                config.user_container(),
+                PEER,
                 config.idle_connections(),
                 Arc::clone(&buffered),
             ),
@@ -120,7 +140,9 @@ impl Proxy {
             prober: Prober::new(config.readiness.clone(), config.http2_auto_detection),
             tunnels: TaskTracker::new(),
             read_ahead,
+            head_lines: config.options.limits().head_lines,
             observer,
+            weir,
             disbelieved: AtomicU64::new(0),
             activator: ActivatorShare::default(),
             config,
@@ -138,7 +160,7 @@ impl Proxy {
         &self,
         certificate_failures: u64,
     ) -> Vec<prometheus::proto::MetricFamily> {
-        let Some(weir) = &self.observer.weir else {
+        let Some(weir) = &self.weir else {
             return Vec::new();
         };
         weir.gather(
@@ -149,7 +171,7 @@ impl Proxy {
                 through_activator: self.activator.through(),
                 disbelieved_probes: self.disbelieved.load(Ordering::Relaxed),
                 certificate_failures,
-                dropped_lines: crate::lines::stdout().dropped(),
+                dropped_lines: proxy::lines::stdout().dropped(),
             },
         )
     }
@@ -175,7 +197,7 @@ impl Proxy {
         let malformed = if is_doubtful {
             Some(respond::bad_request("the body before it cannot be read"))
         } else {
-            refuse_malformed(request, self.config.options.limits.head_lines)
+            malformed::refuse(request, self.head_lines)
         };
         let exchange = match malformed {
             Some(_) => None,
@@ -203,7 +225,7 @@ impl Proxy {
         client: &Client,
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
-    ) -> Response<ProxyBody> {
+    ) -> Response<ProxyBody<Held>> {
         if let Some(answer) = arrived.malformed.take() {
             discard(request);
             return *answer;
@@ -224,13 +246,13 @@ impl Proxy {
         client: &Client,
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
-    ) -> Response<ProxyBody> {
+    ) -> Response<ProxyBody<Held>> {
         if let Some(kind) = probe::classify(request.headers()) {
             discard(request);
             return Box::pin(probe::answer(kind, &self.drain, &self.prober)).await;
         }
         self.drain.note_request();
-        let timeouts = Timeouts::new(&self.config, arrived.arrival);
+        let timeouts = Timeouts::new(self.config.time_limits(), arrived.arrival);
         let grpc = respond::is_grpc(request.headers());
         // Interim responses are watched only where they matter: it costs an allocation.
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
@@ -242,7 +264,7 @@ impl Proxy {
                 Ok(response) => response,
                 Err(Expired) => {
                     note(exchange.as_ref(), Outcome::Timeout);
-                    return respond::timeout(grpc);
+                    return respond::timeout(timeouts.text(), grpc);
                 }
             }
         };
@@ -257,15 +279,15 @@ impl Proxy {
             }
             Err(BodyError::Timeout) => {
                 note(exchange.as_ref(), Outcome::Timeout);
-                respond::timeout(grpc)
+                respond::timeout(timeouts.text(), grpc)
             }
             Err(BodyError::Upstream(error)) => {
                 note(exchange.as_ref(), Outcome::Failed);
-                respond::bad_gateway(&UpstreamError::Unreadable(error), grpc)
+                respond::bad_gateway(&UpstreamError::Unreadable { peer: PEER, error }, grpc)
             }
             Err(BodyError::TooManyTrailers) => {
                 note(exchange.as_ref(), Outcome::Failed);
-                respond::bad_gateway(&UpstreamError::TooManyHeaders, grpc)
+                respond::bad_gateway(&UpstreamError::TooManyHeaders { peer: PEER }, grpc)
             }
         }
     }
@@ -275,10 +297,10 @@ impl Proxy {
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        in_flight: &mut InFlight,
+        in_flight: &mut InFlight<Held>,
         timeouts: &Timeouts,
         informed: Option<&Arc<AtomicBool>>,
-    ) -> Response<ProxyBody> {
+    ) -> Response<ProxyBody<Held>> {
         let asked = Asked::of(client, request);
         let exchange = in_flight.exchange.clone();
         if asked.upgrade.is_some() && !request.body().is_empty() {
@@ -296,12 +318,17 @@ impl Proxy {
             if self.config.options.opted_in() {
                 self.activator.note(proxied);
             }
-            in_flight.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
+            in_flight.place.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
             match self.admit(client, request, arrival, &told).await {
-                Ok(permit) => in_flight.permit = permit,
+                Ok(permit) => in_flight.place.permit = permit,
                 Err(refused) => {
                     self.note_refused(&refused, exchange.as_ref());
-                    return respond::refused(refused, asked.grpc);
+                    return match refused.reason {
+                        RefuseReason::Full | RefuseReason::Displaced => {
+                            respond::queue_full(asked.grpc)
+                        }
+                        RefuseReason::Late => respond::late(refused.retry_after, asked.grpc),
+                    };
                 }
             }
         }
@@ -325,30 +352,35 @@ impl Proxy {
                 self.deadlines.rewrite(headers, &told, arrival, now);
             }
         };
-        match self.send(request, &asked, informed, refresh).await {
+        match forward::send(&self.upstream, request, &asked, informed, refresh).await {
             Ok((mut response, source)) => {
                 if let Some(exchange) = &exchange {
-                    exchange.app_answered(response.status().as_u16());
+                    exchange.upstream_answered(response.status().as_u16());
                 }
                 self.add_server_timing(response.headers_mut(), timeouts.arrival, begun);
                 let begun = self.config.options.opted_in().then_some(begun);
                 let in_flight = std::mem::take(in_flight);
                 let (mut answer, incoming) = response.into_parts();
-                let switched = match prepare(&mut answer) {
+                let switched = match forward::prepare(&mut answer, PEER) {
                     Ok(switched) => switched,
                     Err(error) => {
                         note(in_flight.exchange.as_ref(), Outcome::Failed);
                         return respond::bad_gateway(&error, asked.grpc);
                     }
                 };
+                let passage = Passage {
+                    client,
+                    peer: PEER,
+                    timeouts,
+                    buffered: &self.buffered,
+                    mid_stream_timeout: self.config.options.mid_stream_timeout(),
+                    tunnels: &self.tunnels,
+                };
                 if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-                    let timeouts = timeouts.clone();
-                    let switch =
-                        self.switch(client, asked, answer, switched, source, in_flight, timeouts);
+                    let switch = passage.switch(asked, (answer, switched), source, in_flight);
                     return Box::pin(switch).await;
                 }
-                let answer = (answer, incoming);
-                self.relay(client, &asked, answer, source, in_flight, timeouts, begun)
+                passage.relay(&asked, (answer, incoming), source, in_flight, begun)
             }
             Err(UpstreamError::ClientBody) => {
                 note(exchange.as_ref(), Outcome::Malformed);
@@ -408,139 +440,6 @@ impl Proxy {
         acquired.await.map(Some)
     }
 
-    /// Sends a request in the protocol in which it came; returns at the head of the answer. `refresh` brings its
-    /// headers up to date before it is sent a second time.
-    async fn send(
-        &self,
-        request: &mut Request<ClientBody>,
-        asked: &Asked,
-        informed: Option<&Arc<AtomicBool>>,
-        refresh: impl Fn(&mut HeaderMap),
-    ) -> Result<(Response<Incoming>, Source), UpstreamError> {
-        if asked.http2 {
-            let sent = self.upstream.send_http2(std::mem::take(request), refresh);
-            let (response, stream) = Box::pin(sent).await?;
-            return Ok((response, Source::Http2(stream)));
-        }
-        let waits = headers::expects_continue(request.headers()) && !request.body().is_empty();
-        let hold = waits.then(|| request.body_mut().hold());
-        if hold.is_some() || informed.is_some() {
-            let (hold, informed) = (hold.clone(), informed.cloned());
-            on_informational(request, move |interim| {
-                if let Some(informed) = &informed {
-                    informed.store(true, Ordering::Relaxed);
-                }
-                if let Some(hold) = hold.as_ref().filter(|_| interim.status() == 100) {
-                    hold.release();
-                }
-            });
-        }
-        let sent = self.upstream.send(request, refresh).await;
-        if let Some(hold) = hold {
-            hold.answered();
-        }
-        let (response, connection) = sent?;
-        Ok((
-            response,
-            Source::Http1(connection, Arc::clone(&self.upstream)),
-        ))
-    }
-
-    /// Passes the user container's answer on: a head, then a body. `begun`: when the request was dispatched, if
-    /// the client is to hear how long it took.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is handed on to what comes next"
-    )]
-    fn relay(
-        &self,
-        client: &Client,
-        asked: &Asked,
-        (mut answer, incoming): (response::Parts, Incoming),
-        source: Source,
-        in_flight: InFlight,
-        timeouts: &Timeouts,
-        begun: Option<Instant>,
-    ) -> Response<ProxyBody> {
-        let length = headers::content_length(&answer.headers).filter(|_| !asked.head_only);
-        if length.is_some() {
-            answer.headers.remove(TRAILER);
-        }
-        // A failure says nothing of how long the work takes.
-        let learn = !answer.status.is_server_error();
-        if incoming.is_end_stream() {
-            // It stays a head alone: gRPC's errors are such, and a trailer would hide the status in the head.
-            in_flight.finish(source, learn);
-            return Response::from_parts(answer, ProxyBody::empty());
-        }
-        let mut relay = Relay::new(
-            incoming,
-            source,
-            in_flight,
-            timeouts.clone(),
-            learn,
-            &self.buffered,
-        );
-        relay.remaining = length;
-        relay.mid_stream_timeout = self.config.options.mid_stream_timeout;
-        relay.http1.clone_from(&client.http1);
-        relay.server_timing_since = begun.filter(|_| asked.http2 && !asked.head_only);
-        if length.is_some_and(|length| length > 0) && is_untyped(&answer.headers) {
-            answer.extensions.insert(Untyped);
-        }
-        Response::from_parts(answer, ProxyBody::relay(relay))
-    }
-
-    /// Opens a tunnel, if the user container switched to the protocol that the client asked for.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is handed on to what comes next"
-    )]
-    async fn switch(
-        &self,
-        client: &Client,
-        asked: Asked,
-        mut answer: response::Parts,
-        switched: Option<HeaderValue>,
-        source: Source,
-        mut in_flight: InFlight,
-        timeouts: Timeouts,
-    ) -> Response<ProxyBody> {
-        let agreed = asked
-            .upgrade
-            .zip(switched)
-            .filter(|((protocol, _), given)| {
-                protocol.as_bytes().eq_ignore_ascii_case(given.as_bytes())
-            });
-        let (Source::Http1(connection, _), Some(((_, client_side), protocol))) = (source, agreed)
-        else {
-            note(in_flight.exchange.as_ref(), Outcome::Failed);
-            return respond::error(
-                StatusCode::BAD_GATEWAY,
-                "the user container switched to a protocol that was not asked for",
-            );
-        };
-        // The client's connection is a tunnel's from here on: its end of input is the tunnel's.
-        in_flight.serving = None;
-        if let Some(connection) = &client.http1 {
-            connection.note_upgraded();
-        }
-        let (app, early) = connection.into_tunnel().await;
-        answer
-            .headers
-            .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        answer.headers.insert(UPGRADE, protocol);
-        let tunnel = Tunnel {
-            client: client_side,
-            app,
-            early,
-            in_flight,
-            timeouts,
-        };
-        self.tunnels.spawn(tunnel.run());
-        Response::from_parts(answer, ProxyBody::empty())
-    }
-
     /// The kubelet's own request, not to be counted or held back. Anybody can send the header, so only the
     /// node's address is believed.
     fn is_kubelet(&self, client: &Client, headers: &HeaderMap) -> bool {
@@ -583,38 +482,7 @@ impl Proxy {
             self.deadlines
                 .rewrite(headers, told, arrival, self.clock.now());
         }
-        if request.version() == Version::HTTP_2 {
-            let host = request.headers_mut().remove(HOST);
-            let host = host.filter(|_| request.uri().authority().is_none());
-            let host = original_host.or(host);
-            *request.uri_mut() = absolute(request.uri(), host.as_ref())?;
-            return Ok(());
-        }
-        *request.version_mut() = Version::HTTP_11;
-        let host = original_host.or_else(|| {
-            let authority = request.uri().authority()?;
-            let host = authority.as_str().rsplit('@').next()?;
-            HeaderValue::from_str(host).ok()
-        });
-        if let Some(host) = host {
-            request.headers_mut().insert(HOST, host);
-        } else if !request.headers().contains_key(HOST) {
-            // HTTP/1.0 may come without; HTTP/1.1 may not.
-            let host = self.upstream.host().clone();
-            request.headers_mut().insert(HOST, host);
-        }
-        if !headers::is_origin_form(request.uri()) {
-            *request.uri_mut() = Uri::try_from(headers::origin_form(request.uri()))?;
-        }
-        let is_empty = request.body().is_empty();
-        let headers = request.headers_mut();
-        if !is_empty && !headers.contains_key(CONTENT_LENGTH) {
-            // hyper sends no body with a GET unless told so.
-            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        } else {
-            headers.remove(TRAILER);
-        }
-        Ok(())
+        forward::to_upstream_form(request, original_host, self.upstream.host())
     }
 
     fn add_server_timing(&self, headers: &mut HeaderMap, arrival: Instant, begun: Instant) {
@@ -629,11 +497,13 @@ impl Proxy {
 }
 
 impl Handler for Proxy {
+    type Place = Held;
+
     fn handle(
         self: Arc<Self>,
         client: Client,
         mut request: Request<Incoming>,
-    ) -> impl Future<Output = Response<ProxyBody>> + Send {
+    ) -> impl Future<Output = Response<ProxyBody<Held>>> + Send {
         // Not within the future: hyper drops it before it has run if the client leaves with its request, and
         // the request has come all the same.
         let mut arrived = self.begin(&client, &mut request);
@@ -649,164 +519,6 @@ impl Handler for Proxy {
 struct Arrived {
     arrival: Instant,
     /// It is not served: this is the answer.
-    malformed: Option<Box<Response<ProxyBody>>>,
-    in_flight: InFlight,
-}
-
-fn note(exchange: Option<&Arc<Exchange>>, outcome: Outcome) {
-    if let Some(exchange) = exchange {
-        exchange.note(outcome);
-    }
-}
-
-/// The mark on a response whose type is to be found in its first bytes.
-#[derive(Debug, Clone, Copy)]
-struct Untyped;
-
-/// What has to be known of a request when its answer comes.
-#[derive(Debug)]
-struct Asked {
-    http2: bool,
-    grpc: bool,
-    /// HEAD: the answer has no body whatever its head says.
-    head_only: bool,
-    /// The protocol it wants to switch to, and the client's side of the tunnel then.
-    upgrade: Option<(HeaderValue, OnUpgrade)>,
-}
-
-impl Asked {
-    fn of(client: &Client, request: &mut Request<ClientBody>) -> Self {
-        let protocol = client
-            .http1
-            .as_ref()
-            .and_then(|_| headers::upgrade_protocol(request.headers()));
-        Self {
-            http2: request.version() == Version::HTTP_2,
-            grpc: respond::is_grpc(request.headers()),
-            head_only: request.method() == Method::HEAD,
-            upgrade: protocol.map(|protocol| (protocol, hyper::upgrade::on(request))),
-        }
-    }
-}
-
-/// A request is answered without its body.
-fn discard(request: &mut Request<ClientBody>) {
-    drop(std::mem::take(request));
-}
-
-/// Makes the head of the user container's answer that of the proxy's: what concerns their connection alone is
-/// taken away. Returns the protocol it says to switch to.
-///
-/// # Errors
-/// It cannot be passed on.
-fn prepare(answer: &mut response::Parts) -> Result<Option<HeaderValue>, UpstreamError> {
-    answer.extensions = http::Extensions::new();
-    answer.version = Version::HTTP_11;
-    if answer.headers.len() > HEAD_LINES_MAX {
-        return Err(UpstreamError::TooManyHeaders);
-    }
-    let switched = headers::upgrade_protocol(&answer.headers);
-    if answer.headers.contains_key(TRANSFER_ENCODING) {
-        if headers::has_strange_coding(&answer.headers) {
-            return Err(UpstreamError::StrangeCoding);
-        }
-        // RFC 9112 6.3: the length is of no account then.
-        answer.headers.remove(CONTENT_LENGTH);
-    }
-    if answer.status == StatusCode::NO_CONTENT {
-        // RFC 9110 8.6: it has none.
-        answer.headers.remove(CONTENT_LENGTH);
-    }
-    headers::normalize_content_length(&mut answer.headers)
-        .map_err(|BadLength| UpstreamError::BadLength)?;
-    headers::remove_hop_by_hop(&mut answer.headers);
-    if let Some(reason) = headers::reason_phrase(answer.status) {
-        answer.extensions.insert(reason);
-    }
-    Ok(switched)
-}
-
-/// Neither a type nor an encoding is stated.
-fn is_untyped(headers: &HeaderMap) -> bool {
-    !headers.contains_key(CONTENT_TYPE) && !headers.contains_key(CONTENT_ENCODING)
-}
-
-/// What hyper lets pass and Go's server does not, answered as there.
-fn refuse_malformed(
-    request: &mut Request<Incoming>,
-    head_lines: usize,
-) -> Option<Response<ProxyBody>> {
-    if request.version() == Version::HTTP_2 {
-        return refuse_malformed_http2(request, head_lines);
-    }
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let first = hosts.next();
-    if hosts.next().is_some() {
-        return Some(respond::bad_request("too many Host headers"));
-    }
-    if first.is_none() && request.version() == Version::HTTP_11 {
-        return Some(respond::bad_request("missing required Host header"));
-    }
-    if first.is_some_and(|host| !host.is_empty() && !headers::is_host(host)) {
-        return Some(respond::bad_request("malformed Host header"));
-    }
-    if headers::has_strange_coding(request.headers()) {
-        return Some(respond::unsupported_coding());
-    }
-    if request.method() == Method::CONNECT {
-        return Some(respond::connect());
-    }
-    let has_host_only = request.uri().scheme().is_none() && request.uri().authority().is_some();
-    if has_host_only {
-        return Some(respond::bad_request(""));
-    }
-    if request.method() == Method::OPTIONS && request.uri().path() == "*" {
-        let mut answer = respond::empty(StatusCode::OK);
-        answer
-            .headers_mut()
-            .insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        return Some(answer);
-    }
-    if !headers::has_valid_escapes(request.uri().path()) {
-        return Some(respond::bad_request(""));
-    }
-    if request.headers().contains_key(EXPECT) {
-        if request.version() < Version::HTTP_11 {
-            request.headers_mut().remove(EXPECT);
-        } else if !headers::expects_continue(request.headers()) {
-            return Some(respond::expectation_failed());
-        }
-    }
-    None
-}
-
-/// The same over HTTP/2, whose framing hyper checks.
-fn refuse_malformed_http2(
-    request: &Request<Incoming>,
-    head_lines: usize,
-) -> Option<Response<ProxyBody>> {
-    if request.headers().len() > head_lines {
-        return Some(respond::too_many_headers());
-    }
-    if request.method() == Method::CONNECT {
-        return Some(respond::connect());
-    }
-    let has_bad_length = request.headers().contains_key(CONTENT_LENGTH)
-        && headers::content_length(request.headers()).is_none();
-    if has_bad_length || !headers::has_valid_escapes(request.uri().path()) {
-        return Some(respond::bad_request(""));
-    }
-    None
-}
-
-/// An HTTP/2 request names its scheme and authority in its target.
-fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Result<Uri, http::Error> {
-    let mut parts = uri.clone().into_parts();
-    let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-    parts.authority = authority
-        .or(parts.authority)
-        .or_else(|| Some(Authority::from_static("localhost")));
-    parts.scheme = Some(Scheme::HTTP);
-    parts.path_and_query = Some(headers::origin_form(uri).try_into()?);
-    Ok(Uri::from_parts(parts)?)
+    malformed: Option<Box<Response<ProxyBody<Held>>>>,
+    in_flight: InFlight<Held>,
 }

@@ -3,6 +3,7 @@
 //!
 //! `cargo bench -p gpu-sidecar`
 
+use annotations::{Evict, Isolation};
 use std::io::{IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,8 +17,8 @@ use gpu_sidecar::config::TokenSettings;
 use gpu_sidecar::events::Events;
 use gpu_sidecar::service;
 use gpu_sidecar::state::{
-    Command, DeviceMemory, Evict, Isolation, Pod, PodKey, PodSettings, ServiceHandle,
-    ServiceSettings, Slot, SlotKey, SlotKind,
+    Command, DeviceMemory, Pod, PodKey, PodSettings, ServiceHandle, ServiceSettings, Slot, SlotKey,
+    SlotKind,
 };
 use protocol::message::{FromProcess, MESSAGE_MAX};
 use protocol::page::{Facts, Orders};

@@ -19,10 +19,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use annotations::{Evict, Isolation, Settings, Variant};
 use policy::tokens::RevokeReason;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::sync::oneshot;
 
 use crate::config::TokenSettings;
@@ -36,10 +37,6 @@ pub const PODS_MAX: usize = 1_024;
 pub const REFRESH_MAX: Duration = Duration::from_millis(50);
 /// The service publishes figures no more often than this unless it is asked.
 pub const PUBLISH_SPAN: Duration = Duration::from_millis(100);
-/// A share of everything, in the unit in which shares of SMs are counted.
-pub const ALL_HUNDREDTHS: u32 = 10_000;
-/// A share of everything, in the unit in which shares of time are counted.
-pub const ALL_PPM: u32 = 1_000_000;
 
 /// A slot, as a number from 0. A slot that is lost and comes back has the number that it had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -140,47 +137,58 @@ impl Slot {
     }
 }
 
-/// What holds between pods on a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Isolation {
-    /// One instance's data on the slot at a time.
-    Strict,
-    /// One namespace's data at a time.
-    Tenant,
-    /// Several compute at once; needs a slot of kind [`SlotKind::Mps`].
-    Shared,
-}
-
-/// Whether a pod's model may leave its slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Evict {
-    /// To host memory.
-    Host,
-    /// It stays.
-    Never,
-}
-
 /// What a pod's annotations ask for, checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PodSettings {
     /// `weir.dev/isolation`.
+    #[serde(serialize_with = "isolation_name")]
     pub isolation: Isolation,
-    /// `weir.dev/sm-percent`, in hundredths of a per cent: 100 to [`ALL_HUNDREDTHS`].
+    /// `weir.dev/sm-percent`, in hundredths of a per cent: 100 to [`ALL_HUNDREDTHS`](annotations::ALL_HUNDREDTHS).
     pub sm_hundredths: u32,
-    /// `weir.dev/quota-request`, in millionths: 0 to [`ALL_PPM`], at most the limit.
+    /// `weir.dev/quota-request`, in millionths: 0 to [`ALL_PPM`](annotations::ALL_PPM), at most the limit.
     pub quota_request_ppm: u32,
-    /// `weir.dev/quota-limit`, in millionths: 1 to [`ALL_PPM`].
+    /// `weir.dev/quota-limit`, in millionths: 1 to [`ALL_PPM`](annotations::ALL_PPM).
     pub quota_limit_ppm: u32,
     /// `weir.dev/gpu-memory`, in bytes; `None`: as much as the slot has.
     pub gpu_memory: Option<u64>,
     /// `weir.dev/evict`.
+    #[serde(serialize_with = "evict_name")]
     pub evict: Evict,
     /// `weir.dev/slo`.
     pub slo: Option<Duration>,
     /// `weir.dev/variant` is `pipeline`.
     pub is_pipeline: bool,
+}
+
+impl From<&Settings> for PodSettings {
+    fn from(asked: &Settings) -> Self {
+        Self {
+            isolation: asked.isolation,
+            sm_hundredths: asked.sm_hundredths,
+            quota_request_ppm: asked.quota_request_ppm,
+            quota_limit_ppm: asked.quota_limit_ppm,
+            gpu_memory: asked.gpu_memory,
+            evict: asked.evict,
+            slo: asked.slo,
+            is_pipeline: asked.variant == Variant::Pipeline,
+        }
+    }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands it by reference"
+)]
+fn isolation_name<S: Serializer>(isolation: &Isolation, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(isolation.name())
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands it by reference"
+)]
+fn evict_name<S: Serializer>(evict: &Evict, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(evict.name())
 }
 
 /// A pod that is served here.

@@ -5,9 +5,10 @@ pub(crate) mod script;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use annotations::{ALL_PPM, Evict, Isolation};
+
 use crate::state::{
-    ALL_PPM, Evict, Figures, Isolation, Pod, PodCounters, PodFigures, PodKey, PodSettings, Slot,
-    SlotKey, SlotKind,
+    Figures, Pod, PodCounters, PodFigures, PodKey, PodSettings, Slot, SlotKey, SlotKind,
 };
 
 /// An H100 that is shared by MPS.

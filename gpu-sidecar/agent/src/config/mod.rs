@@ -40,6 +40,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use annotations::values::quantity;
 use rustix::fs::{Mode, OFlags};
 use serde::{Serialize, Serializer};
 use toml::de::DeTable;
@@ -52,7 +53,7 @@ pub use slots::{
     SlotOverride,
 };
 pub use tokens::{Rule, TokenSettings};
-use units::{quantity, show_quantity};
+use units::show_quantity;
 
 /// Where the file is unless a path is given.
 pub const PATH_DEFAULT: &str = "/etc/weir/agent.toml";

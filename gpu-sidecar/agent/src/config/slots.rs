@@ -5,9 +5,9 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::reader::Table;
-use super::units::quantity;
 use super::{as_quantity, integer, one_of};
 use crate::state::SlotKind;
+use annotations::values::quantity;
 
 /// Pods on a slot, at most: what a file can ask for.
 const SEATS_MAX: u32 = 1_024;

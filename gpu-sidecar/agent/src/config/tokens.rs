@@ -5,9 +5,11 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::reader::Table;
-use super::units::{decimal, duration, show_decimal, show_duration};
+use annotations::ALL_HUNDREDTHS;
+use annotations::values::{decimal, duration};
+
+use super::units::{show_decimal, show_duration};
 use super::{integer, one_of};
-use crate::state::ALL_HUNDREDTHS;
 
 /// SMs that may be occupied at once, in per cent, at most.
 const SM_LIMIT_MAX: u64 = 400;

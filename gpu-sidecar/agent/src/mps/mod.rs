@@ -15,9 +15,10 @@ pub(crate) mod daemon;
 
 use std::path::{Path, PathBuf};
 
+use annotations::ALL_HUNDREDTHS;
 use serde::Serialize;
 
-use crate::state::{ALL_HUNDREDTHS, PodSettings, Slot, SlotKind};
+use crate::state::{PodSettings, Slot, SlotKind};
 
 /// What sets a pod's processes up as clients. The same figures are in the protocol's `Welcome` and in the control API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -19,8 +19,7 @@
 //! | annotations | 256 KiB, the kubelet's own bound |
 //! | `pod.toml` | 16 KiB |
 
-pub(crate) mod annotations;
-mod folder;
+pub(crate) mod folder;
 pub(crate) mod place;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,6 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use annotations::values::{dns_label, dns_subdomain};
+use annotations::{podinfo, read_strictly};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify;
 use serde::Serialize;
@@ -44,7 +45,6 @@ use crate::state::{
     Command, PODS_MAX, Pod, PodKey, PodSettings, SendError, ServiceHandle, SlotKey,
 };
 use crate::stop::Stop;
-use annotations::{dns_label, dns_subdomain};
 use folder::{Folder, Stamp};
 use place::{Placed, fits, place};
 
@@ -408,13 +408,13 @@ impl Keeper {
             .map_err(|why| format!("the folder's name: {why}"))
             .map_err(refuse(RefusedWhy::Invalid))?;
         let text = folder
-            .read("annotations", annotations::SIZE_MAX)
+            .read("annotations", podinfo::SIZE_MAX)
             .and_then(|text| text.ok_or_else(|| "annotations: is gone".to_owned()))
             .map_err(refuse(RefusedWhy::Unreadable))?;
         let told = folder
             .read("pod.toml", POD_FILE_MAX)
             .map_err(refuse(RefusedWhy::Unreadable))?;
-        let read = annotations::read(&text);
+        let read = read_strictly(&text);
         let toml = pod_file(name, told.as_deref().unwrap_or(""));
         let mut problems = Vec::new();
         let read = read.map_err(|wrong| problems.extend(wrong)).ok();
@@ -422,6 +422,7 @@ impl Keeper {
         let (Some(read), Some(toml)) = (read, toml) else {
             return Err(refuse(RefusedWhy::Invalid)(problems.join("\n")));
         };
+        let settings = PodSettings::from(&read);
         let function = read.function.or(toml.function);
         Ok(Asked {
             function: function.unwrap_or_else(|| toml.revision.clone()),
@@ -430,7 +431,7 @@ impl Keeper {
             uid: toml.uid,
             cgroup: toml.cgroup,
             preferred: toml.slot,
-            settings: read.settings,
+            settings,
         })
     }
 

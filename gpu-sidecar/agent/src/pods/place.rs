@@ -7,9 +7,11 @@
 //! | memory | mps: Σ (`gpu-memory` + context residue); a pod without `gpu-memory` counts with its residue alone. Exclusive: each |
 //! | rectangles | mps: Σ `sm-percent` × `quota-request` ≤ `slots.plan` of the slot (90 %) |
 
+use annotations::{ALL_HUNDREDTHS, ALL_PPM, Isolation};
+
 use crate::config::units::show_quantity;
 use crate::node::{MpsState, NodeState, Plan, SlotState};
-use crate::state::{ALL_HUNDREDTHS, ALL_PPM, Isolation, PodSettings, Slot, SlotKey, SlotKind};
+use crate::state::{PodSettings, Slot, SlotKey, SlotKind};
 
 /// Reasons that are told, at most.
 const REASONS_MAX: usize = 16;

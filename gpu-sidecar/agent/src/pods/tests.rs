@@ -2,7 +2,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::*;
-use crate::state::{Inbox, Isolation, Slot, SlotKind, seam};
+use annotations::Isolation;
+
+use crate::state::{Inbox, Slot, SlotKind, seam};
 use crate::testing::slot;
 
 const SHARED: &str =

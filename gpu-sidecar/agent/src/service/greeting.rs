@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use annotations::ALL_HUNDREDTHS;
 use policy::tokens::{PodId, ProcessId};
 use protocol::message::{FromAgent, OnLoss, Refusal};
 
 use super::turn::Service;
 use crate::events::EventKind;
 use crate::mps::MpsEnvironment;
-use crate::state::{ALL_HUNDREDTHS, Pod, Slot, SlotKind};
+use crate::state::{Pod, Slot, SlotKind};
 
 /// A process waits so long for its slot's MPS daemon to start, in nanoseconds.
 const MPS_WAIT_NS: u64 = 1_500_000_000;

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use annotations::ALL_PPM;
 use gpu_sidecar::config::TokenSettings;
-use gpu_sidecar::state::ALL_PPM;
 use protocol::message::{FromAgent, FromProcess, OnLoss};
 
 use crate::node::{Node, now_ns, pause, until};

@@ -1,5 +1,6 @@
 //! A service, its slot and its pods.
 
+use annotations::{ALL_PPM, Evict, Isolation};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use gpu_sidecar::config::TokenSettings;
 use gpu_sidecar::events::{EventKind, Events};
 use gpu_sidecar::state::{
-    ALL_PPM, Command, DeviceMemory, Evict, Figures, Isolation, Pod, PodFigures, PodKey,
-    PodSettings, ServiceHandle, ServiceSettings, Slot, SlotFigures, SlotKey, SlotKind,
+    Command, DeviceMemory, Figures, Pod, PodFigures, PodKey, PodSettings, ServiceHandle,
+    ServiceSettings, Slot, SlotFigures, SlotKey, SlotKind,
 };
 use rustix::event::{Timespec, poll};
 use rustix::net::{

@@ -1,0 +1,278 @@
+//! Deadlines and budgets in headers (design 4.2), for revisions that have opted in.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use policy::slo::{Deadline, Signals, Trust, budget_left};
+use policy::{Span, Time};
+
+const BUDGET: HeaderName = HeaderName::from_static("weir-budget-ms");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
+/// Headers of Weir's own begin so.
+const PREFIX: &str = "weir-";
+
+/// Reads and rewrites the headers that carry deadlines.
+#[derive(Debug)]
+pub struct Deadlines {
+    slo: Option<Span>,
+    trust: Trust,
+    revision_timeout: Span,
+    /// Values that could not be used, since the start.
+    unusable: AtomicU64,
+}
+
+/// What a request's headers said of its deadline.
+#[derive(Debug, Clone, Copy)]
+pub struct Told {
+    /// Until when it must be answered.
+    pub deadline: Deadline,
+    grpc_timeout: Option<Span>,
+    has_budget: bool,
+}
+
+impl Deadlines {
+    /// For a revision with this objective and request timeout, which trusts what requests state so far.
+    #[must_use]
+    pub fn new(slo: Option<Duration>, trust: Trust, revision_timeout: Duration) -> Self {
+        Self {
+            slo: slo.map(Span::from),
+            trust,
+            revision_timeout: revision_timeout.into(),
+            unusable: AtomicU64::new(0),
+        }
+    }
+
+    /// How many header values could not be used.
+    #[must_use]
+    pub fn unusable(&self) -> u64 {
+        self.unusable.load(Ordering::Relaxed)
+    }
+
+    /// Reads a request's headers.
+    #[must_use]
+    pub fn read(&self, headers: &HeaderMap, arrival: Time) -> Told {
+        let budget = self
+            .value(headers, &BUDGET, parse_millis)
+            .map(|b| b.min(self.revision_timeout));
+        let grpc_timeout = self.value(headers, &GRPC_TIMEOUT, parse_grpc_timeout);
+        let signals = Signals {
+            budget,
+            grpc_timeout,
+            gateway_limit: self.value(headers, &ENVOY_TIMEOUT, parse_millis),
+            slo: self.slo,
+            revision_timeout: self.revision_timeout,
+            trust: self.trust,
+        };
+        Told {
+            deadline: signals.deadline(arrival),
+            grpc_timeout,
+            has_budget: budget.is_some(),
+        }
+    }
+
+    /// Writes what is left at `now` in place of what came; other `Weir-*` headers go no further.
+    pub fn rewrite(&self, headers: &mut HeaderMap, told: &Told, arrival: Time, now: Time) {
+        // The budget, which most requests have, is overwritten; only others need looking for.
+        let foreign: Vec<HeaderName> = headers
+            .keys()
+            .filter(|&name| name != BUDGET && name.as_str().starts_with(PREFIX))
+            .cloned()
+            .collect();
+        for name in foreign {
+            headers.remove(name);
+        }
+        match told.deadline.objective {
+            Some(objective) if self.slo.is_some() || told.has_budget => {
+                let left = budget_left(objective, arrival, now);
+                headers.insert(BUDGET, HeaderValue::from(left.as_millis().max(1)));
+            }
+            _ => {
+                headers.remove(BUDGET);
+            }
+        }
+        let timeout = told
+            .grpc_timeout
+            .map(|timeout| format_grpc_timeout(budget_left(timeout, arrival, now)));
+        match timeout.and_then(|text| HeaderValue::try_from(text).ok()) {
+            Some(value) => {
+                headers.insert(GRPC_TIMEOUT, value);
+            }
+            // One that cannot be used is no deadline here, so it is to be none behind here.
+            None => {
+                headers.remove(GRPC_TIMEOUT);
+            }
+        }
+    }
+
+    fn value(
+        &self,
+        headers: &HeaderMap,
+        name: &HeaderName,
+        parse: impl Fn(&str) -> Option<Span>,
+    ) -> Option<Span> {
+        let value = headers.get(name)?;
+        let parsed = value.to_str().ok().and_then(|text| parse(text.trim()));
+        if parsed.is_none() {
+            self.unusable.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(name = %name, value = ?value, "a deadline header cannot be used");
+        }
+        parsed
+    }
+}
+
+/// Whole milliseconds of at least 1; digits only.
+fn parse_millis(text: &str) -> Option<Span> {
+    if !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    text.parse()
+        .ok()
+        .filter(|&ms| ms >= 1)
+        .map(Span::from_millis)
+}
+
+/// gRPC over HTTP/2, `Timeout`: at most eight digits and a unit of `H M S m u n`.
+pub fn parse_grpc_timeout(text: &str) -> Option<Span> {
+    let (unit_at, unit) = text.char_indices().next_back()?;
+    let digits = &text[..unit_at];
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let nanos: u64 = match unit {
+        'H' => 3_600_000_000_000,
+        'M' => 60_000_000_000,
+        'S' => 1_000_000_000,
+        'm' => 1_000_000,
+        'u' => 1_000,
+        'n' => 1,
+        _ => return None,
+    };
+    let amount: u64 = digits.parse().ok()?;
+    (amount > 0).then(|| Span(amount.saturating_mul(nanos)))
+}
+
+/// The finest unit in which eight digits suffice, rounded down.
+pub fn format_grpc_timeout(span: Span) -> String {
+    const DIGITS_MAX: u64 = 99_999_999;
+    for (unit, nanos) in [
+        ('u', 1_000),
+        ('m', 1_000_000),
+        ('S', 1_000_000_000),
+        ('M', 60_000_000_000),
+    ] {
+        if span.0 / nanos <= DIGITS_MAX {
+            return format!("{}{unit}", (span.0 / nanos).max(1));
+        }
+    }
+    format!("{}H", (span.0 / 3_600_000_000_000).min(DIGITS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRIVAL: Time = Time(1_000_000_000);
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        lines
+            .iter()
+            .map(|(n, v)| {
+                (
+                    HeaderName::from_static(n),
+                    HeaderValue::from_str(v).unwrap(),
+                )
+            })
+            .collect()
+    }
+
+    fn deadlines(slo_ms: Option<u64>) -> Deadlines {
+        let slo = slo_ms.map(Duration::from_millis);
+        Deadlines::new(slo, Trust::All, Duration::from_secs(10))
+    }
+
+    #[test]
+    fn a_budget_is_bounded_by_the_revision_timeout() {
+        let told = deadlines(Some(200)).read(&headers(&[("weir-budget-ms", "99999999")]), ARRIVAL);
+        assert_eq!(told.deadline.objective, Some(Span::from_secs(10)));
+    }
+
+    #[test]
+    fn unusable_values_are_ignored_and_counted() {
+        let deadlines = deadlines(Some(200));
+        for bad in ["0", "-5", "1.5", "", "abc", "99999999999999999999999"] {
+            let told = deadlines.read(&headers(&[("weir-budget-ms", bad)]), ARRIVAL);
+            assert_eq!(
+                told.deadline.objective,
+                Some(Span::from_millis(200)),
+                "{bad}"
+            );
+        }
+        assert_eq!(deadlines.unusable(), 6);
+    }
+
+    #[test]
+    fn what_is_left_goes_on_and_nothing_else_of_weir() {
+        let deadlines = deadlines(Some(200));
+        let mut headers = headers(&[
+            ("weir-budget-ms", "150"),
+            ("weir-hops", "1"),
+            ("grpc-timeout", "1S"),
+            ("x-other", "1"),
+        ]);
+        let told = deadlines.read(&headers, ARRIVAL);
+        deadlines.rewrite(
+            &mut headers,
+            &told,
+            ARRIVAL,
+            ARRIVAL.after(Span::from_millis(40)),
+        );
+        assert_eq!(headers["weir-budget-ms"], "110");
+        assert_eq!(headers["grpc-timeout"], "960000u");
+        assert!(!headers.contains_key("weir-hops"));
+        assert_eq!(headers["x-other"], "1");
+    }
+
+    #[test]
+    fn a_grpc_timeout_that_cannot_be_used_is_counted_and_goes_no_further() {
+        let deadlines = deadlines(Some(200));
+        let unusable = ["0S", "-1S", "100000000H", "+1S", "1.5S", "1", "S", ""];
+        for (n, text) in unusable.iter().enumerate() {
+            let mut headers = headers(&[("grpc-timeout", text)]);
+            headers.append("grpc-timeout", HeaderValue::from_static("1S"));
+            let told = deadlines.read(&headers, ARRIVAL);
+            assert_eq!(
+                told.deadline.objective,
+                Some(Span::from_millis(200)),
+                "{text}"
+            );
+            assert_eq!(deadlines.unusable(), n as u64 + 1, "{text}");
+            deadlines.rewrite(&mut headers, &told, ARRIVAL, ARRIVAL);
+            assert!(!headers.contains_key("grpc-timeout"), "{text}");
+        }
+    }
+
+    #[test]
+    fn grpc_timeouts_are_read_as_the_protocol_says() {
+        for (text, nanos) in [
+            ("1H", 3_600_000_000_000),
+            ("2M", 120_000_000_000),
+            ("5m", 5_000_000),
+            ("7n", 7),
+        ] {
+            assert_eq!(parse_grpc_timeout(text), Some(Span(nanos)), "{text}");
+        }
+        for bad in ["", "S", "5", "0S", "5x", "100000000H", "-1S", "1 S", "é"] {
+            assert_eq!(parse_grpc_timeout(bad), None, "{bad}");
+        }
+        for ms in [1, 99, 99_999, 1_000_000, 90_000_000_000] {
+            let text = format_grpc_timeout(Span::from_millis(ms));
+            assert_eq!(
+                parse_grpc_timeout(&text),
+                Some(Span::from_millis(ms)),
+                "{text}"
+            );
+        }
+    }
+}

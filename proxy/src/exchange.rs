@@ -1,0 +1,323 @@
+//! One request as it is observed: metrics, spans and the request log, all written when it has ended.
+//!
+//! An [`Exchange`] is held by all that serves the request, and ends when the last of them lets it go: when the
+//! response has been passed on, when its tunnel closes, or when its client leaves. A request that nobody
+//! observes has none, and costs nothing.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderMap, Method, Request, Uri, Version};
+use tokio::time::Instant;
+
+use crate::connection::Client;
+use crate::headers;
+use crate::instruments::{HttpInstruments, Measured, MeasuredUpstream};
+use crate::outcome::Outcome;
+use crate::request_log::RequestLog;
+use crate::template::Record;
+use crate::tls::Negotiated;
+use crate::traces::{Spans, Traces};
+
+/// The status of a request whose client left before an answer: nginx's, understood by most tools.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+/// The status of a response that broke off, as Knative records it.
+const BROKEN_OFF: u16 = 500;
+
+/// A request that has ended and was no probe.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The status that its client got, or would have got.
+    pub status: u16,
+    /// From arrival to the end of the response.
+    pub response: Duration,
+    /// From arrival to dispatch, and from dispatch to the end of the upstream's answer; `None`: it was not dispatched.
+    pub dispatched: Option<(Duration, Duration)>,
+}
+
+/// Counts requests that have ended.
+pub trait Recorder: fmt::Debug + Send + Sync {
+    /// Counts one.
+    fn record(&self, ended: &Ended);
+}
+
+/// What is done with requests that have ended.
+#[derive(Debug, Default)]
+pub struct Observer {
+    /// OpenTelemetry's instruments, where Knative asks for them.
+    pub http: Option<HttpInstruments>,
+    /// The program's own metrics.
+    pub recorder: Option<Arc<dyn Recorder>>,
+    pub traces: Option<Traces>,
+    pub log: Option<RequestLog>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Exchange {
+    observer: Arc<Observer>,
+    arrival: Instant,
+    is_probe: bool,
+    request_bytes: AtomicU64,
+    response_bytes: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    asked: Option<Asked>,
+    /// Those of the request, where they are logged.
+    trailers: Option<HeaderMap>,
+    spans: Option<Spans>,
+    status: Option<u16>,
+    outcome: Option<Outcome>,
+    /// The response has been passed on whole.
+    complete: bool,
+    dispatched: Option<Instant>,
+    upstream_head: Option<(Instant, u16)>,
+    upstream_end: Option<Instant>,
+}
+
+/// What is kept of a request's head, where it is needed at the end.
+#[derive(Debug)]
+struct Asked {
+    method: Method,
+    uri: Uri,
+    version: Version,
+    headers: HeaderMap,
+    peer: SocketAddr,
+    tls: Option<Arc<Negotiated>>,
+}
+
+impl Observer {
+    /// Nobody wants to know of any request.
+    const fn is_idle(&self) -> bool {
+        self.http.is_none()
+            && self.recorder.is_none()
+            && self.traces.is_none()
+            && self.log.is_none()
+    }
+
+    /// A request has come; `None` if nobody wants to know of it.
+    pub fn begin<B>(
+        self: &Arc<Self>,
+        request: &Request<B>,
+        client: &Client,
+        arrival: Instant,
+        is_probe: impl FnOnce() -> bool,
+        waits: bool,
+    ) -> Option<Arc<Exchange>> {
+        if self.is_idle() {
+            return None;
+        }
+        let is_probe = is_probe();
+        let logs = self.log.as_ref().is_some_and(|log| log.probes || !is_probe);
+        let measures = self.http.is_some() && !is_probe;
+        let traces = self.traces.as_ref().filter(|_| !is_probe);
+        if !logs && !measures && traces.is_none() && (self.recorder.is_none() || is_probe) {
+            return None;
+        }
+        let asked = (logs || measures).then(|| Asked {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            version: request.version(),
+            headers: if logs {
+                request.headers().clone()
+            } else {
+                measured_headers(request.headers())
+            },
+            peer: client.peer,
+            tls: client.tls.clone(),
+        });
+        let spans = traces.map(|traces| {
+            let peer = client.peer.ip().to_string();
+            traces.begin(request, &peer, client.tls.is_some(), waits)
+        });
+        Some(Arc::new(Exchange {
+            observer: Arc::clone(self),
+            arrival,
+            is_probe,
+            request_bytes: AtomicU64::new(0),
+            response_bytes: AtomicU64::new(0),
+            state: Mutex::new(State {
+                asked,
+                trailers: None,
+                spans,
+                status: None,
+                outcome: None,
+                complete: false,
+                dispatched: None,
+                upstream_head: None,
+                upstream_end: None,
+            }),
+        }))
+    }
+}
+
+/// The few headers that metrics speak of.
+fn measured_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for name in [
+        http::header::HOST,
+        headers::SERVING_TAG,
+        headers::SERVING_DEFAULT_ROUTE,
+    ] {
+        if let Some(value) = headers.get(&name) {
+            kept.insert(name, value.clone());
+        }
+    }
+    kept
+}
+
+impl Exchange {
+    /// Bytes of the request's body have been read.
+    pub fn add_request_bytes(&self, bytes: usize) {
+        self.request_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Trailers have come behind the request's body.
+    pub fn note_request_trailers(&self, trailers: &HeaderMap) {
+        if self.observer.log.is_some() {
+            self.lock().trailers = Some(trailers.clone());
+        }
+    }
+
+    /// Bytes of the response's body are passed on.
+    pub fn add_response_bytes(&self, bytes: usize) {
+        self.response_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The request goes to the upstream, with these headers.
+    pub fn dispatch(&self, now: Instant, method: &Method, headers: &mut HeaderMap) {
+        let mut state = self.lock();
+        state.dispatched = Some(now);
+        if let (Some(traces), Some(spans)) = (&self.observer.traces, &mut state.spans) {
+            traces.dispatch(spans, method, headers);
+        }
+    }
+
+    /// The head of the upstream's answer has come.
+    pub fn upstream_answered(&self, status: u16) {
+        self.lock().upstream_head = Some((Instant::now(), status));
+    }
+
+    /// The upstream has said all.
+    pub fn upstream_ended(&self) {
+        self.lock().upstream_end = Some(Instant::now());
+    }
+
+    /// How it ends, if nothing better is known later.
+    pub fn note(&self, outcome: Outcome) {
+        self.lock().outcome.get_or_insert(outcome);
+    }
+
+    /// The head of the response goes to the client.
+    pub fn answer(&self, status: u16) {
+        self.lock().status = Some(status);
+    }
+
+    /// The response has been passed on whole.
+    pub fn complete(&self) {
+        self.lock().complete = true;
+    }
+
+    /// The response broke off for another reason than that the client left.
+    pub fn break_off(&self) {
+        let mut state = self.lock();
+        state.status = Some(BROKEN_OFF);
+        state.outcome.get_or_insert(Outcome::Failed);
+        state.complete = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (status, outcome) = match state.status {
+            Some(status) if state.complete => (status, state.outcome.unwrap_or(Outcome::Answered)),
+            _ => (CLIENT_CLOSED_REQUEST, Outcome::Cancelled),
+        };
+        let response = now.saturating_duration_since(self.arrival);
+        let upstream_status = state.upstream_head.map(|(_, status)| status);
+        let upstream_end = state.upstream_end.unwrap_or(now);
+        let observer = &self.observer;
+        if let Some(recorder) = observer.recorder.as_ref().filter(|_| !self.is_probe) {
+            let dispatched = state.dispatched.map(|dispatched| {
+                (
+                    dispatched.saturating_duration_since(self.arrival),
+                    upstream_end.saturating_duration_since(dispatched),
+                )
+            });
+            recorder.record(&Ended {
+                outcome,
+                status,
+                response,
+                dispatched,
+            });
+        }
+        if let Some(spans) = state.spans.take() {
+            spans.end(status, upstream_status);
+        }
+        let Some(asked) = state.asked.take() else {
+            return;
+        };
+        let request_bytes = self.request_bytes.load(Ordering::Relaxed);
+        let response_bytes = self.response_bytes.load(Ordering::Relaxed);
+        if let Some(http) = observer.http.as_ref().filter(|_| !self.is_probe) {
+            let authority = asked.uri.authority().map(http::uri::Authority::as_str);
+            http.record(&Measured {
+                method: &asked.method,
+                version: asked.version,
+                host: authority
+                    .or_else(|| asked.headers.get(http::header::HOST)?.to_str().ok())
+                    .unwrap_or_default(),
+                secure: asked.tls.is_some(),
+                tag: headers::route_tag(&asked.headers),
+                status,
+                seconds: response.as_secs_f64(),
+                request_bytes,
+                response_bytes,
+                upstream: state.dispatched.map(|dispatched| {
+                    let until =
+                        |end: Instant| end.saturating_duration_since(dispatched).as_secs_f64();
+                    MeasuredUpstream {
+                        head_seconds: until(state.upstream_head.map_or(now, |(at, _)| at)),
+                        status: upstream_status,
+                        seconds: until(upstream_end),
+                    }
+                }),
+            });
+        }
+        if let Some(log) = observer
+            .log
+            .as_ref()
+            .filter(|log| log.probes || !self.is_probe)
+        {
+            log.write(&Record {
+                method: asked.method,
+                uri: asked.uri,
+                version: asked.version,
+                headers: asked.headers,
+                trailers: state.trailers.take().unwrap_or_default(),
+                body_bytes: request_bytes,
+                tls: asked.tls,
+                remote_address: asked.peer.to_string(),
+                code: status,
+                size: response_bytes,
+                latency_seconds: response.as_secs_f64(),
+            });
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Sockets and bytes of Weir's HTTP proxies, queue-proxy and activator-ext.
+//!
+//! A connection is taken by [`connection`], its requests are answered by a [`connection::Handler`], and [`forward`]
+//! carries one to an [`upstream`] and its answer back through [`relay`]. No decision is made here, and nothing here knows
+//! of pods: what a request holds at its upstream is a [`relay::Place`] of the program's own.
+#![forbid(unsafe_code)]
+
+pub mod body;
+pub mod buffered;
+pub mod client_body;
+pub mod clock;
+pub mod connection;
+pub mod deadline;
+pub mod env;
+pub mod exchange;
+pub mod forward;
+mod frames;
+mod framing;
+mod go_json;
+pub mod headers;
+pub mod instruments;
+pub mod io;
+pub mod limits;
+pub mod lines;
+pub mod listen;
+pub mod malformed;
+pub mod observability;
+pub mod outcome;
+pub mod process;
+pub mod process_log;
+pub mod profiling;
+pub mod relay;
+pub mod request_log;
+pub mod respond;
+mod retry;
+pub mod socket;
+pub mod telemetry;
+pub mod template;
+pub mod timeouts;
+pub mod tls;
+pub mod traces;
+pub mod tunnel;
+pub mod upstream;
+pub mod workers;

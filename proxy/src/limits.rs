@@ -1,0 +1,44 @@
+//! How much of the process one client's connection, and all slow readers together, may take.
+//!
+//! The defaults are no looser than Knative's, and are the most that is allowed.
+
+use std::time::Duration;
+
+/// The most that is allowed, and the default: 1 MiB and what Go's server allows beyond it.
+pub const HEAD_BYTES_MAX: usize = 1024 * 1024 + 4096;
+/// The most header lines in a head. Go's server has no such bound; within its 1 MiB it takes more.
+pub const HEAD_LINES_MAX: usize = 1_000;
+/// An incomplete request head is cut after this time, as Knative does it.
+pub const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
+/// Streams on one HTTP/2 connection at once, as Knative's.
+pub const STREAMS_MAX: u32 = 250;
+/// Bytes held for slow readers: beside what a thousand connections take otherwise, within 160 MiB.
+pub const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// See the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request head, with all its lines. HTTP/2 counts them as RFC 9113 6.5.2 does.
+    pub head_bytes: usize,
+    /// Lines of a request head.
+    pub head_lines: usize,
+    /// From the connection's beginning, the handshake of TLS included, or a later head's first byte, to the head's
+    /// end.
+    pub head_time: Duration,
+    /// Requests at once on one HTTP/2 connection.
+    pub streams: u32,
+    /// Bytes of bodies that the process holds for readers that are slow, before it reads less from their sources.
+    pub buffered_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head_bytes: HEAD_BYTES_MAX,
+            head_lines: HEAD_LINES_MAX,
+            head_time: HEAD_TIME_MAX,
+            streams: STREAMS_MAX,
+            buffered_bytes: BUFFERED_BYTES_MAX,
+        }
+    }
+}

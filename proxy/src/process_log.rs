@@ -1,0 +1,448 @@
+//! The process's own log, as Knative's collectors expect it: one object a line with zap's keys.
+//!
+//! `SERVING_LOGGING_CONFIG` is zap's configuration: level, encoding (`json` or `console`), output paths
+//! (`stdout` or `stderr`), names of the keys, and forms of level and time. What it leaves out is as in
+//! Knative's default; if it cannot be read that default holds, and the first line says so.
+
+use std::fmt;
+use std::io::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime as Timestamp};
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::lines;
+
+/// The build, as logs and metrics name it.
+pub const COMMIT: &str = match option_env!("WEIR_COMMIT") {
+    Some(commit) => commit,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
+/// Who logs.
+#[derive(Debug, Clone, Default)]
+pub struct Identity {
+    /// `namespace/revision`.
+    pub key: String,
+    /// The pod's name.
+    pub pod: String,
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    level: LevelFilter,
+    console: bool,
+    to_stdout: bool,
+    keys: Keys,
+    level_form: LevelForm,
+    time_form: TimeForm,
+    /// Why the configuration could not be used.
+    problem: Option<String>,
+}
+
+/// Names of a line's keys; an empty one leaves its value out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Keys {
+    time: String,
+    level: String,
+    name: String,
+    caller: String,
+    message: String,
+}
+
+/// zap's level encoders; that of Knative's default is Stackdriver's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LevelForm {
+    Stackdriver,
+    Capital,
+    Lowercase,
+}
+
+/// zap's time encoders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TimeForm {
+    Rfc3339Nano,
+    Rfc3339,
+    Iso8601,
+    Millis,
+    Nanos,
+    Seconds,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Raw {
+    level: Option<String>,
+    encoding: Option<String>,
+    output_paths: Option<Vec<String>>,
+    encoder_config: Option<RawEncoder>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawEncoder {
+    time_key: Option<String>,
+    level_key: Option<String>,
+    name_key: Option<String>,
+    caller_key: Option<String>,
+    message_key: Option<String>,
+    level_encoder: Option<String>,
+    time_encoder: Option<String>,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            level: LevelFilter::INFO,
+            console: false,
+            to_stdout: false,
+            keys: Keys {
+                time: "timestamp".to_owned(),
+                level: "severity".to_owned(),
+                name: "logger".to_owned(),
+                caller: "caller".to_owned(),
+                message: "message".to_owned(),
+            },
+            level_form: LevelForm::Stackdriver,
+            time_form: TimeForm::Rfc3339Nano,
+            problem: None,
+        }
+    }
+}
+
+impl LogConfig {
+    /// Reads `SERVING_LOGGING_CONFIG`, and `SERVING_LOGGING_LEVEL`, which wins where it is a level.
+    #[must_use]
+    pub fn parse(json: &str, level: &str) -> Self {
+        let mut config = if json.is_empty() {
+            Self::default()
+        } else {
+            match Self::from_json(json) {
+                Ok(config) => config,
+                Err(problem) => Self {
+                    problem: Some(problem),
+                    ..Self::default()
+                },
+            }
+        };
+        if let Some(level) = level_named(level) {
+            config.level = level;
+        }
+        config
+    }
+
+    fn from_json(json: &str) -> Result<Self, String> {
+        let raw: Option<Raw> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let raw = raw.unwrap_or_default();
+        let mut config = Self::default();
+        if let Some(level) = raw.level.filter(|level| !level.is_empty()) {
+            config.level = level_named(&level).ok_or_else(|| {
+                format!("level: {level:?}: allowed: debug, info, warn, error, dpanic, panic, fatal")
+            })?;
+        }
+        match raw.encoding.as_deref() {
+            None | Some("json") => {}
+            Some("console") => config.console = true,
+            Some(other) => return Err(format!("encoding: {other:?}: allowed: json, console")),
+        }
+        if let Some(paths) = raw.output_paths {
+            for path in &paths {
+                if path != "stdout" && path != "stderr" {
+                    return Err(format!("outputPaths: {path:?}: allowed: stdout, stderr"));
+                }
+            }
+            config.to_stdout = paths.first().is_some_and(|path| path == "stdout");
+        }
+        if let Some(encoder) = raw.encoder_config {
+            config.set_encoder(encoder);
+        }
+        Ok(config)
+    }
+
+    fn set_encoder(&mut self, encoder: RawEncoder) {
+        let keys = &mut self.keys;
+        for (key, given) in [
+            (&mut keys.time, encoder.time_key),
+            (&mut keys.level, encoder.level_key),
+            (&mut keys.name, encoder.name_key),
+            (&mut keys.caller, encoder.caller_key),
+            (&mut keys.message, encoder.message_key),
+        ] {
+            if let Some(given) = given {
+                *key = given;
+            }
+        }
+        // zap takes whatever it does not know for its own default.
+        if let Some(form) = encoder.level_encoder {
+            self.level_form = match form.as_str() {
+                "capital" | "capitalColor" => LevelForm::Capital,
+                _ => LevelForm::Lowercase,
+            };
+        }
+        if let Some(form) = encoder.time_encoder {
+            self.time_form = match form.as_str() {
+                "rfc3339nano" | "RFC3339Nano" => TimeForm::Rfc3339Nano,
+                "rfc3339" | "RFC3339" => TimeForm::Rfc3339,
+                "iso8601" | "ISO8601" => TimeForm::Iso8601,
+                "millis" => TimeForm::Millis,
+                "nanos" => TimeForm::Nanos,
+                _ => TimeForm::Seconds,
+            };
+        }
+    }
+
+    /// Starts the log of this process.
+    pub fn start(self, identity: Identity) {
+        let problem = self.problem.clone();
+        let level = self.level;
+        let log = ProcessLog {
+            config: self,
+            identity,
+        };
+        tracing_subscriber::registry()
+            .with(log.with_filter(level))
+            .init();
+        if let Some(error) = problem {
+            tracing::warn!(
+                error,
+                "Failed to parse logging config - using default zap production config"
+            );
+        }
+    }
+}
+
+fn level_named(name: &str) -> Option<LevelFilter> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "debug" => LevelFilter::DEBUG,
+        "info" => LevelFilter::INFO,
+        "warn" => LevelFilter::WARN,
+        "error" | "dpanic" | "panic" | "fatal" => LevelFilter::ERROR,
+        _ => return None,
+    })
+}
+
+#[derive(Debug)]
+struct ProcessLog {
+    config: LogConfig,
+    identity: Identity,
+}
+
+impl<S: Subscriber> Layer<S> for ProcessLog {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut line = self.line(event, SystemTime::now());
+        line.push('\n');
+        if self.config.to_stdout {
+            lines::stdout().write(line);
+        } else {
+            // There is nobody to tell if this fails.
+            let _written = std::io::stderr().lock().write_all(line.as_bytes());
+        }
+    }
+}
+
+impl ProcessLog {
+    fn line(&self, event: &Event<'_>, now: SystemTime) -> String {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let metadata = event.metadata();
+        let logger = if self.config.problem.is_some() {
+            "fallback-logger.queueproxy"
+        } else {
+            "queueproxy"
+        };
+        let head = [
+            (&self.config.keys.level, self.level(*metadata.level())),
+            (&self.config.keys.time, self.time(now)),
+            (&self.config.keys.name, logger.into()),
+            (&self.config.keys.caller, caller(metadata).into()),
+            (&self.config.keys.message, fields.message.into()),
+        ];
+        let rest = [
+            ("commit", COMMIT),
+            ("knative.dev/key", &self.identity.key),
+            ("knative.dev/pod", &self.identity.pod),
+        ];
+        let mut object = Map::new();
+        if !self.config.console {
+            for (key, value) in &head {
+                if !key.is_empty() {
+                    object.insert((*key).clone(), value.clone());
+                }
+            }
+        }
+        for (key, value) in rest {
+            object.insert(key.to_owned(), value.into());
+        }
+        object.extend(fields.others);
+        let object = Value::Object(object).to_string();
+        if !self.config.console {
+            return object;
+        }
+        let [level, time, name, caller, message] = head.map(|(_, value)| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        });
+        format!("{time}\t{level}\t{name}\t{caller}\t{message}\t{object}")
+    }
+
+    fn level(&self, level: Level) -> Value {
+        let name = match level {
+            Level::ERROR => "ERROR",
+            Level::WARN if self.config.level_form == LevelForm::Stackdriver => "WARNING",
+            Level::WARN => "WARN",
+            Level::INFO => "INFO",
+            Level::DEBUG | Level::TRACE => "DEBUG",
+        };
+        if self.config.level_form == LevelForm::Lowercase {
+            name.to_ascii_lowercase().into()
+        } else {
+            name.into()
+        }
+    }
+
+    fn time(&self, now: SystemTime) -> Value {
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        match self.config.time_form {
+            TimeForm::Seconds => since.as_secs_f64().into(),
+            TimeForm::Millis => (since.as_secs_f64() * 1e3).into(),
+            TimeForm::Nanos => u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).into(),
+            TimeForm::Rfc3339Nano => timestamp().into(),
+            TimeForm::Iso8601 => shortened(timestamp(), ".000".len()).into(),
+            TimeForm::Rfc3339 => shortened(timestamp(), 0).into(),
+        }
+    }
+}
+
+/// The time now as RFC 3339, in UTC, with microseconds.
+fn timestamp() -> String {
+    let mut text = String::new();
+    // Writing to memory does not fail.
+    let _written = Timestamp.format_time(&mut Writer::new(&mut text));
+    text
+}
+
+/// With `kept` characters of the point and what follows it.
+fn shortened(mut timestamp: String, kept: usize) -> String {
+    if let Some(point) = timestamp.find('.') {
+        timestamp.truncate(point + kept);
+        timestamp.push('Z');
+    }
+    timestamp
+}
+
+/// `folder/file.rs:line`.
+fn caller(metadata: &Metadata<'_>) -> String {
+    let file = metadata.file().unwrap_or_default();
+    let short = file.rmatch_indices('/').nth(1);
+    let file = short.map_or(file, |(at, _)| &file[at + 1..]);
+    format!("{file}:{}", metadata.line().unwrap_or_default())
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Map<String, Value>,
+}
+
+impl Fields {
+    fn set(&mut self, field: &Field, value: Value) {
+        if field.name() == "message" {
+            self.message = match value {
+                Value::String(text) => text,
+                other => other.to_string(),
+            };
+        } else {
+            self.others.insert(field.name().to_owned(), value);
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.set(field, format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.set(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.set(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.set(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.set(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `config-logging` as Knative ships it.
+    const SHIPPED: &str = r#"{"level":"info","development":false,"outputPaths":["stdout"],
+        "errorOutputPaths":["stderr"],"encoding":"json","encoderConfig":{"timeKey":"timestamp",
+        "levelKey":"severity","nameKey":"logger","callerKey":"caller","messageKey":"message",
+        "stacktraceKey":"stacktrace","lineEnding":"","levelEncoder":"","timeEncoder":"iso8601",
+        "durationEncoder":"","callerEncoder":""}}"#;
+
+    #[test]
+    fn the_shipped_configuration_is_read() {
+        let config = LogConfig::parse(SHIPPED, "");
+        assert!(config.to_stdout && !config.console && config.problem.is_none());
+        assert_eq!(config.level, LevelFilter::INFO);
+        assert_eq!(config.level_form, LevelForm::Lowercase);
+        assert_eq!(config.time_form, TimeForm::Iso8601);
+    }
+
+    #[test]
+    fn the_level_of_the_component_wins_where_it_is_one() {
+        assert_eq!(LogConfig::parse(SHIPPED, "debug").level, LevelFilter::DEBUG);
+        assert_eq!(LogConfig::parse(SHIPPED, "loud").level, LevelFilter::INFO);
+        assert_eq!(LogConfig::parse("{oops", "error").level, LevelFilter::ERROR);
+    }
+
+    #[test]
+    fn what_cannot_be_used_leaves_the_default_and_is_told() {
+        for (json, told) in [
+            ("{oops", "line 1 column 2"),
+            (r#"{"level":"loud"}"#, "level"),
+            (r#"{"encoding":"xml"}"#, "encoding"),
+            (r#"{"outputPaths":["/var/log/x"]}"#, "outputPaths"),
+        ] {
+            let config = LogConfig::parse(json, "");
+            assert!(config.problem.as_ref().unwrap().contains(told), "{json}");
+            assert_eq!(
+                LogConfig {
+                    problem: None,
+                    ..config
+                },
+                LogConfig::default()
+            );
+        }
+    }
+
+    #[test]
+    fn times_are_shortened_to_what_the_form_holds() {
+        let time = "2026-11-21T14:18:15.728123Z".to_owned();
+        assert_eq!(shortened(time.clone(), 4), "2026-11-21T14:18:15.728Z");
+        assert_eq!(shortened(time, 0), "2026-11-21T14:18:15Z");
+    }
+}

@@ -1,0 +1,582 @@
+//! A response on its way from the upstream to the client.
+//!
+//! Its limits hold whether or not the client reads: hyper does not ask for a body while the client's socket is
+//! full, so a task of its own, the watchdog, ends the upstream's side in time, and drives its connection
+//! meanwhile, so that an upload goes on while the response stands still. A response that is there at once has
+//! no watchdog.
+
+use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body::{Body as _, Frame};
+use hyper::body::Incoming;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::buffered::{Buffered, Piece, Transfer};
+use crate::exchange::Exchange;
+use crate::headers;
+use crate::io::{ConnectionState, Serving};
+use crate::limits::HEAD_LINES_MAX;
+use crate::outcome::Outcome;
+use crate::timeouts::Timeouts;
+use crate::upstream::{Connection, Stream, Upstream};
+
+pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// So many frames are passed on in one turn of the task. An upstream that sends a byte at a time would
+/// otherwise keep all others waiting for as long as its bytes are there.
+pub const BURST_MAX: u32 = 64;
+
+/// A response that breaks off.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The upstream's own answer broke off, or cannot be read.
+    #[error("the answer broke off: {0}")]
+    Upstream(#[from] hyper::Error),
+    /// A timeout cut it.
+    #[error("a timeout cut the response")]
+    Timeout,
+    /// It has more trailers than are taken.
+    #[error("the answer has more than {HEAD_LINES_MAX} trailers")]
+    TooManyTrailers,
+}
+
+/// What is polled of a response's body.
+pub type PolledFrame = Poll<Option<Result<Frame<Piece>, BodyError>>>;
+/// The same before it is charged to the body.
+type PolledBytes = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
+
+/// A request's place at the upstream, and whatever else is its own until the answer has ended: undone when it is
+/// dropped.
+pub trait Place: fmt::Debug + Send + Sync + Unpin + 'static {
+    /// The answer has come whole, and how long it took tells something of others.
+    fn complete(&mut self);
+}
+
+/// No place: any number of requests may be at the upstream.
+impl Place for () {
+    fn complete(&mut self) {}
+}
+
+/// How a response that has begun ends when a timeout strikes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MidStreamTimeout {
+    /// As Knative does it: the text of the timeout is appended and the message ends well.
+    #[default]
+    Text,
+    /// The message is cut, so that the client can tell.
+    Abort,
+}
+
+/// What a request holds until its response has ended.
+#[derive(Debug, Default)]
+pub struct InFlight<P> {
+    /// Its place at the upstream.
+    pub place: P,
+    /// The mark on its HTTP/1 connection.
+    pub serving: Option<Serving>,
+    /// Those who observe it.
+    pub exchange: Option<Arc<Exchange>>,
+}
+
+/// Where a response comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// A connection of its own.
+    Http1(Box<Connection>, Arc<Upstream>),
+    /// A stream of a shared one, which is counted until this is dropped.
+    Http2(Stream),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Relay<P> {
+    app: Arc<Mutex<AppSide<P>>>,
+    /// What is held for the client.
+    transfer: Arc<Transfer>,
+    watchdog: Option<AbortHandle>,
+    serving: Option<Serving>,
+    exchange: Option<Arc<Exchange>>,
+    /// How it ends when a timeout strikes.
+    pub mid_stream_timeout: MidStreamTimeout,
+    /// Bytes left of its `Content-Length`.
+    pub remaining: Option<u64>,
+    /// The client's HTTP/1 connection, which takes trailers; `None`: HTTP/2.
+    pub http1: Option<Arc<ConnectionState>>,
+    /// Tell the execution time at the end (HTTP/2): since when.
+    pub server_timing_since: Option<Instant>,
+    /// Read already, and not passed on yet.
+    first: Option<Frame<Bytes>>,
+    broken: Option<BodyError>,
+    state: State,
+    /// Frames since something else had a turn.
+    burst: u32,
+    /// There was no room for the next piece when it was last looked.
+    is_stuck: bool,
+}
+
+/// The upstream's side of a response: the body reads from it, the watchdog ends it.
+#[derive(Debug)]
+struct AppSide<P> {
+    /// `None`: nothing more comes.
+    live: Option<Live<P>>,
+    timeouts: Timeouts,
+    expired: bool,
+    /// The body waits for more, and is woken by whatever comes.
+    awaited: Option<Waker>,
+    watchdog: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Live<P> {
+    incoming: Incoming,
+    source: Source,
+    place: P,
+    /// The answer is worth learning from.
+    learn: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Passing,
+    /// The data has ended; the execution time follows as a trailer.
+    Timing,
+    /// Trailers are queued on the HTTP/1 connection.
+    Trailers,
+    /// The message breaks off, once all before that is written (HTTP/1).
+    Broken,
+    Ended,
+}
+
+/// What there is on the upstream's side.
+enum Polled {
+    /// A frame, and whether it was the last.
+    Frame(Frame<Bytes>, bool),
+    End,
+    Error(hyper::Error),
+    Expired,
+}
+
+impl<P: Place> AppSide<P> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        if self.expired {
+            return Poll::Ready(Polled::Expired);
+        }
+        let Some(live) = &mut self.live else {
+            return Poll::Ready(Polled::End);
+        };
+        let mut frame = Pin::new(&mut live.incoming).poll_frame(cx);
+        if frame.is_pending()
+            && let Source::Http1(connection, _) = &mut live.source
+        {
+            // If the connection is over, the body says how.
+            let _over = connection.drive(cx);
+            frame = Pin::new(&mut live.incoming).poll_frame(cx);
+        }
+        let Poll::Ready(frame) = frame else {
+            self.awaited = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        self.awaited = None;
+        self.timeouts.note_write();
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => {
+                let last = live.incoming.is_end_stream();
+                Polled::Frame(frame, last)
+            }
+            Some(Err(error)) => Polled::Error(error),
+            None => Polled::End,
+        })
+    }
+
+    /// What the watchdog does: drives while nobody reads, ends what takes too long.
+    fn watch(&mut self, mut sleep: Pin<&mut tokio::time::Sleep>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(live) = &mut self.live else {
+            return Poll::Ready(());
+        };
+        if self.awaited.is_none()
+            && let Source::Http1(connection, _) = &mut live.source
+        {
+            // What comes of it is seen when the body is read again.
+            let _over = connection.drive(cx);
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            let at = self.timeouts.mid_stream();
+            // The idle clock may have been set back since the timer was.
+            if sleep.deadline() >= at {
+                self.expired = true;
+                self.live = None;
+                if let Some(body) = self.awaited.take() {
+                    body.wake();
+                }
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(at);
+        }
+        self.watchdog = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn finish(&mut self) {
+        if let Some(live) = self.live.take() {
+            release(live.source, live.place, live.learn);
+        }
+    }
+}
+
+/// The upstream has said all: its connection is free, and so is its place. `learn`: how long the answer
+/// took tells something of others.
+fn release(source: Source, mut place: impl Place, learn: bool) {
+    if let Source::Http1(connection, upstream) = source {
+        upstream.put_back(connection);
+    }
+    if learn {
+        place.complete();
+    }
+}
+
+impl<P: Place> InFlight<P> {
+    /// The answer was a head alone.
+    pub fn finish(self, source: Source, learn: bool) {
+        release(source, self.place, learn);
+        if let Some(exchange) = &self.exchange {
+            exchange.upstream_ended();
+        }
+    }
+}
+
+impl<P: Place> Relay<P> {
+    /// A relay that has sent nothing yet; the head has just come. `learn`: how long the answer takes tells
+    /// something of others.
+    pub fn new(
+        incoming: Incoming,
+        source: Source,
+        in_flight: InFlight<P>,
+        mut timeouts: Timeouts,
+        learn: bool,
+        buffered: &Arc<Buffered>,
+    ) -> Box<Self> {
+        timeouts.note_write();
+        let InFlight {
+            place,
+            serving,
+            exchange,
+        } = in_flight;
+        let read_size = match &source {
+            Source::Http1(connection, _) => Some(connection.read_size()),
+            Source::Http2(_) => None,
+        };
+        let live = Live {
+            incoming,
+            source,
+            place,
+            learn,
+        };
+        Box::new(Self {
+            app: Arc::new(Mutex::new(AppSide {
+                live: Some(live),
+                timeouts,
+                expired: false,
+                awaited: None,
+                watchdog: None,
+            })),
+            transfer: Transfer::new(buffered, read_size),
+            watchdog: None,
+            serving,
+            exchange,
+            mid_stream_timeout: MidStreamTimeout::default(),
+            remaining: None,
+            http1: None,
+            server_timing_since: None,
+            first: None,
+            broken: None,
+            state: State::Passing,
+            burst: 0,
+            is_stuck: false,
+        })
+    }
+
+    /// Reads the first bytes, which come first from the body all the same.
+    ///
+    /// # Errors
+    /// The response breaks off before them.
+    pub async fn first_bytes(&mut self) -> Result<Bytes, BodyError> {
+        let frame = poll_fn(|cx| self.poll_bytes(cx)).await.transpose()?;
+        let bytes = frame
+            .as_ref()
+            .and_then(Frame::data_ref)
+            .cloned()
+            .unwrap_or_default();
+        self.first = frame;
+        Ok(bytes)
+    }
+
+    /// All has been passed on.
+    pub fn has_ended(&self) -> bool {
+        self.state == State::Ended && self.first.is_none()
+    }
+
+    /// How many bytes are still to be passed on, if that is known.
+    pub fn bytes_left(&self) -> Option<u64> {
+        let first = self
+            .first
+            .as_ref()
+            .and_then(Frame::data_ref)
+            .map_or(0, |data| data.len() as u64);
+        self.remaining.map(|remaining| remaining + first)
+    }
+
+    /// The next frame for the client.
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        let frame = ready!(self.poll_bytes(cx));
+        let transfer = &self.transfer;
+        let charge = |frame: Frame<Bytes>| frame.map_data(|bytes| transfer.piece(bytes));
+        Poll::Ready(frame.map(|frame| frame.map(charge)))
+    }
+
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> PolledBytes {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        match self.state {
+            State::Passing => self.poll_passing(cx),
+            State::Timing => Poll::Ready(self.after_data()),
+            State::Trailers => self.poll_trailers(cx),
+            State::Broken => self.poll_broken(cx),
+            State::Ended => Poll::Ready(None),
+        }
+    }
+
+    fn poll_passing(&mut self, cx: &mut Context<'_>) -> PolledBytes {
+        if self.burst >= BURST_MAX {
+            self.burst = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let polled = if self.transfer.poll_room(self.remaining, cx).is_ready() {
+            self.is_stuck = false;
+            self.app().poll(cx)
+        } else if self.http1.is_none() || std::mem::replace(&mut self.is_stuck, true) {
+            // As while hyper does not ask: the watchdog looks after the upstream's side.
+            Poll::Pending
+        } else {
+            // What is held goes to an HTTP/1 client's socket in this very turn. Mostly that makes room, and no watchdog is
+            // needed.
+            cx.waker().wake_by_ref();
+            self.burst = 0;
+            return Poll::Pending;
+        };
+        let Poll::Ready(polled) = polled else {
+            self.burst = 0;
+            self.watch();
+            return Poll::Pending;
+        };
+        self.burst += 1;
+        match polled {
+            Polled::Frame(frame, last) => match frame.into_data() {
+                Ok(data) => {
+                    if let Some(remaining) = &mut self.remaining {
+                        *remaining = remaining.saturating_sub(data.len() as u64);
+                    }
+                    if last {
+                        self.finish();
+                    } else {
+                        self.watch();
+                    }
+                    Poll::Ready(Some(Ok(Frame::data(data))))
+                }
+                // No frames but data and trailers are known.
+                Err(frame) => self.on_trailers(frame.into_trailers().unwrap_or_default(), cx),
+            },
+            Polled::End => {
+                self.finish();
+                Poll::Ready(self.after_data())
+            }
+            Polled::Error(error) => self.break_off(error.into(), cx),
+            Polled::Expired => self.expire(cx),
+        }
+    }
+
+    /// Sets the watchdog, or tells it that the body is not waited for just now.
+    fn watch(&mut self) {
+        if self.watchdog.is_some() {
+            let mut app = self.app();
+            if app.awaited.is_none()
+                && let Some(watchdog) = app.watchdog.take()
+            {
+                watchdog.wake();
+            }
+            return;
+        }
+        let app = Arc::clone(&self.app);
+        let task = tokio::spawn(async move {
+            let lock = || app.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = lock().timeouts.mid_stream();
+            let mut sleep = pin!(tokio::time::sleep_until(at));
+            poll_fn(|cx| lock().watch(sleep.as_mut(), cx)).await;
+        });
+        self.watchdog = Some(task.abort_handle());
+    }
+
+    fn finish(&mut self) {
+        // Before the connection serves another.
+        self.transfer.detach();
+        self.app().finish();
+        if let Some(exchange) = &self.exchange {
+            exchange.upstream_ended();
+        }
+        self.end(if self.server_timing_since.is_some() {
+            State::Timing
+        } else {
+            State::Ended
+        });
+    }
+
+    fn end(&mut self, state: State) {
+        self.state = state;
+        if state == State::Ended {
+            self.serving = None;
+        }
+    }
+
+    fn on_trailers(&mut self, mut trailers: HeaderMap, cx: &mut Context<'_>) -> PolledBytes {
+        if trailers.len() > HEAD_LINES_MAX {
+            return self.break_off(BodyError::TooManyTrailers, cx);
+        }
+        self.finish();
+        headers::remove_bad_trailers(&mut trailers);
+        if let Some(connection) = self.http1.as_ref().filter(|_| !trailers.is_empty()) {
+            connection.queue_trailers(encode_trailers(&trailers), cx);
+            self.state = State::Trailers;
+            return self.poll_trailers(cx);
+        }
+        if let Some(value) = self.server_timing() {
+            trailers.append(SERVER_TIMING, value);
+        }
+        self.end(State::Ended);
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> PolledBytes {
+        if let Some(connection) = &self.http1 {
+            ready!(connection.poll_trailers(cx));
+        }
+        self.end(State::Ended);
+        Poll::Ready(None)
+    }
+
+    fn after_data(&mut self) -> Option<Result<Frame<Bytes>, BodyError>> {
+        if self.state != State::Timing {
+            return None;
+        }
+        let value = self.server_timing();
+        self.end(State::Ended);
+        let mut trailers = HeaderMap::new();
+        trailers.insert(SERVER_TIMING, value?);
+        Some(Ok(Frame::trailers(trailers)))
+    }
+
+    fn server_timing(&self) -> Option<HeaderValue> {
+        self.server_timing_since
+            .and_then(|since| timing("exec", since.elapsed()))
+    }
+
+    /// A timeout struck in the midst of the response.
+    fn expire(&mut self, cx: &mut Context<'_>) -> PolledBytes {
+        if let Some(exchange) = &self.exchange {
+            exchange.note(Outcome::Timeout);
+        }
+        if self.mid_stream_timeout == MidStreamTimeout::Abort {
+            return self.break_off(BodyError::Timeout, cx);
+        }
+        let text = self.app().timeouts.text();
+        let fits = self.remaining.is_none_or(|left| left >= text.len() as u64);
+        // HTTP/2 and chunked messages end well, as under Knative; one with a length is cut short of it.
+        let short = self.http1.is_some() && self.remaining.is_some();
+        if !short {
+            self.end(State::Ended);
+        } else if let Poll::Ready(broken) = self.break_off(BodyError::Timeout, cx) {
+            return Poll::Ready(broken);
+        }
+        match (fits, short) {
+            (true, _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(text.as_bytes()))))),
+            (false, true) => Poll::Pending,
+            (false, false) => Poll::Ready(None),
+        }
+    }
+
+    /// Ends the message with an error. On HTTP/1 hyper closes the connection at once then, so what was
+    /// passed on before is written first.
+    fn break_off(&mut self, error: BodyError, cx: &mut Context<'_>) -> PolledBytes {
+        self.app().live = None;
+        let Some(connection) = &self.http1 else {
+            self.end(State::Ended);
+            return Poll::Ready(Some(Err(error)));
+        };
+        connection.queue_trailers(Bytes::new(), cx);
+        self.broken = Some(error);
+        self.end(State::Broken);
+        Poll::Pending
+    }
+
+    fn poll_broken(&mut self, cx: &mut Context<'_>) -> PolledBytes {
+        if let Some(connection) = &self.http1 {
+            ready!(connection.poll_trailers(cx));
+        }
+        self.end(State::Ended);
+        Poll::Ready(self.broken.take().map(Err))
+    }
+
+    fn app(&self) -> MutexGuard<'_, AppSide<P>> {
+        self.app.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P> Drop for Relay<P> {
+    fn drop(&mut self) {
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.abort();
+        }
+        let live = self
+            .app
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .live
+            .take();
+        drop(live);
+    }
+}
+
+/// A `Server-Timing` entry (W3C Server Timing): milliseconds to the microsecond.
+pub fn timing(name: &str, span: Duration) -> Option<HeaderValue> {
+    HeaderValue::try_from(format!("{name};dur={:.3}", span.as_secs_f64() * 1e3)).ok()
+}
+
+/// The end of a chunked message with trailers, RFC 9112 7.1.
+fn encode_trailers(trailers: &HeaderMap) -> Bytes {
+    let mut encoded = BytesMut::with_capacity(64);
+    encoded.put_slice(b"0\r\n");
+    for (name, value) in trailers {
+        let mut upper = true;
+        for &byte in name.as_str().as_bytes() {
+            encoded.put_u8(if upper {
+                byte.to_ascii_uppercase()
+            } else {
+                byte
+            });
+            upper = byte == b'-';
+        }
+        encoded.put_slice(b": ");
+        encoded.put_slice(value.as_bytes());
+        encoded.put_slice(b"\r\n");
+    }
+    encoded.put_slice(b"\r\n");
+    encoded.freeze()
+}

@@ -1,0 +1,529 @@
+//! TLS on the serving port: certificates that are read again when they change, and the settings for protocol
+//! versions, cipher suites and key exchange.
+//!
+//! The kubelet replaces mounted secrets by switching a symbolic link, so the files' contents are compared once
+//! a minute. A pair that cannot be used is logged and counted, and the one before it stays.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, SupportedKxGroup, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, HandshakeKind, ProtocolVersion, ServerConfig,
+    ServerConnection, SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion,
+};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::socket::Socket;
+
+/// Where Knative mounts the serving certificate.
+pub const CERTIFICATES_DEFAULT: &str = "/var/lib/knative/certs";
+/// The files are looked at this often. Fixed by Knative.
+const RELOAD_PERIOD: Duration = Duration::from_secs(60);
+
+/// What is encrypted and not sent yet, of a client that does not read.
+const SEND_BYTES_MAX: usize = 32 * 1024;
+
+/// What the environment says of TLS, as it stands there: it matters only where there are certificates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `QUEUE_PROXY_TLS_MIN_VERSION`.
+    pub min_version: String,
+    /// `QUEUE_PROXY_TLS_MAX_VERSION`.
+    pub max_version: String,
+    /// `QUEUE_PROXY_TLS_CIPHER_SUITES`.
+    pub cipher_suites: String,
+    /// `QUEUE_PROXY_TLS_CURVE_PREFERENCES`.
+    pub curve_preferences: String,
+}
+
+/// What a client and this server have agreed on, by the numbers of the protocol.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Negotiated {
+    /// 0x0303 and 0x0304: TLS 1.2 and 1.3.
+    pub version: u16,
+    /// The session is one from before.
+    pub resumed: bool,
+    /// IANA's number of the cipher suite.
+    pub cipher_suite: u16,
+    /// IANA's number of the group of the key exchange; 0 where there was none.
+    pub curve: u16,
+    /// ALPN's protocol; empty if the client named none.
+    pub protocol: String,
+    /// The name that the client asked for; empty if it named none.
+    pub server_name: String,
+    /// The client had to say its hello once more.
+    pub hello_retry: bool,
+}
+
+impl Negotiated {
+    /// Returns what a connection whose handshake is over has.
+    pub fn of(connection: &ServerConnection) -> Self {
+        let kind = connection.handshake_kind();
+        let suite = connection.negotiated_cipher_suite();
+        let group = connection.negotiated_key_exchange_group();
+        let protocol = connection.alpn_protocol().unwrap_or_default();
+        Self {
+            version: connection.protocol_version().map_or(0, u16::from),
+            resumed: kind == Some(HandshakeKind::Resumed),
+            cipher_suite: suite.map_or(0, |suite| u16::from(suite.suite())),
+            curve: group.map_or(0, |group| u16::from(group.name())),
+            protocol: String::from_utf8_lossy(protocol).into_owned(),
+            server_name: connection.server_name().unwrap_or_default().to_owned(),
+            hello_retry: kind == Some(HandshakeKind::FullWithHelloRetryRequest),
+        }
+    }
+}
+
+/// A setting or a file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A variable.
+    #[error("{name}={value:?}: {why}")]
+    Setting {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        why: String,
+    },
+    /// A file of the pair.
+    #[error("{path}: {why}")]
+    File {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Settings that do not go together.
+    #[error("TLS settings do not go together: {0}")]
+    Contradiction(rustls::Error),
+}
+
+/// Accepts TLS with the newest usable certificate.
+#[derive(Debug)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    certificate: Arc<Certificate>,
+}
+
+/// The pair of files, and the key made of it.
+#[derive(Debug)]
+struct Certificate {
+    files: [PathBuf; 2],
+    current: ArcSwap<Loaded>,
+    failures: AtomicU64,
+}
+
+/// A key, and the contents it was made of.
+#[derive(Debug)]
+struct Loaded {
+    contents: [Vec<u8>; 2],
+    key: Arc<CertifiedKey>,
+}
+
+impl Tls {
+    /// TLS with the pair in `folder`; `None` if one of the two files is missing: then there is no TLS.
+    ///
+    /// # Errors
+    /// A setting or a pair that cannot be used.
+    pub fn read(folder: &Path, settings: &Settings) -> Result<Option<Arc<Self>>, TlsError> {
+        let files = ["tls.crt", "tls.key"].map(|name| folder.join(name));
+        if !files.iter().all(|file| file.exists()) {
+            return Ok(None);
+        }
+        let provider = settings.provider()?;
+        let certificate = Arc::new(Certificate {
+            current: ArcSwap::from_pointee(load(&files, &provider)?),
+            files,
+            failures: AtomicU64::new(0),
+        });
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&settings.versions()?)
+            .map_err(TlsError::Contradiction)?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&certificate) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Some(Arc::new(Self {
+            config: Arc::new(config),
+            certificate,
+        })))
+    }
+
+    /// Shakes hands.
+    ///
+    /// # Errors
+    /// The client offers nothing that is allowed, or leaves.
+    pub async fn accept(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
+        let mut stream = TlsAcceptor::from(Arc::clone(&self.config))
+            .accept(socket)
+            .await?;
+        stream.get_mut().1.set_buffer_limit(Some(SEND_BYTES_MAX));
+        Ok(stream)
+    }
+
+    /// Changed files that could not be used, since the start.
+    pub fn reload_failures(&self) -> u64 {
+        self.certificate.failures.load(Ordering::Relaxed)
+    }
+
+    /// Looks for new files, for ever.
+    pub async fn run_reload(self: Arc<Self>) {
+        let mut tick =
+            tokio::time::interval_at(tokio::time::Instant::now() + RELOAD_PERIOD, RELOAD_PERIOD);
+        loop {
+            tick.tick().await;
+            let tls = Arc::clone(&self);
+            // Files may be slow; if the thread is gone, so is the process.
+            let _reloaded = tokio::task::spawn_blocking(move || tls.reload()).await;
+        }
+    }
+
+    fn reload(&self) {
+        let current = self.certificate.current.load();
+        let provider = self.config.crypto_provider();
+        match read(&self.certificate.files) {
+            Ok(contents) if contents == current.contents => {}
+            Ok(contents) => match make_key(&self.certificate.files, contents, provider) {
+                Ok(loaded) => {
+                    self.certificate.current.store(Arc::new(loaded));
+                    tracing::info!(
+                        "Certificate and/or key have changed on disk and were reloaded."
+                    );
+                }
+                Err(error) => self.note_failure(&error),
+            },
+            Err(error) => self.note_failure(&error),
+        }
+    }
+
+    fn note_failure(&self, error: &TlsError) {
+        self.certificate.failures.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(%error, "the new certificate cannot be used; the one before it stays");
+    }
+}
+
+/// Shakes hands with the user container, whose certificate is not verified: it is on this host, and the
+/// kubelet verifies none of its probes either.
+///
+/// # Errors
+/// It does not speak TLS.
+pub async fn connect_unverified(
+    socket: TcpStream,
+) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+        .with_no_client_auth();
+    let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
+    TlsConnector::from(Arc::new(config))
+        .connect(name, socket)
+        .await
+}
+
+/// Takes any certificate whose key the server has.
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.load().key))
+    }
+}
+
+fn load(files: &[PathBuf; 2], provider: &CryptoProvider) -> Result<Loaded, TlsError> {
+    make_key(files, read(files)?, provider)
+}
+
+fn read(files: &[PathBuf; 2]) -> Result<[Vec<u8>; 2], TlsError> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|error| TlsError::File {
+            path: path.clone(),
+            why: error.to_string(),
+        })
+    };
+    Ok([read(&files[0])?, read(&files[1])?])
+}
+
+fn make_key(
+    files: &[PathBuf; 2],
+    contents: [Vec<u8>; 2],
+    provider: &CryptoProvider,
+) -> Result<Loaded, TlsError> {
+    let wrong = |file: usize, why: String| TlsError::File {
+        path: files[file].clone(),
+        why,
+    };
+    let chain = CertificateDer::pem_slice_iter(&contents[0])
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| wrong(0, error.to_string()))?;
+    if chain.is_empty() {
+        return Err(wrong(0, "there is no certificate in it".to_owned()));
+    }
+    let key =
+        PrivateKeyDer::from_pem_slice(&contents[1]).map_err(|error| wrong(1, error.to_string()))?;
+    let key = CertifiedKey::from_der(chain, key, provider)
+        .map_err(|error| wrong(1, error.to_string()))?;
+    Ok(Loaded {
+        contents,
+        key: Arc::new(key),
+    })
+}
+
+impl Settings {
+    fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, TlsError> {
+        let number = |name, value: &str, default| match value {
+            "" => Ok(default),
+            "1.2" => Ok(2),
+            "1.3" => Ok(3),
+            _ => Err(TlsError::Setting {
+                name,
+                value: value.to_owned(),
+                why: "allowed: 1.2, 1.3".to_owned(),
+            }),
+        };
+        let min = number("QUEUE_PROXY_TLS_MIN_VERSION", &self.min_version, 3)?;
+        let max = number("QUEUE_PROXY_TLS_MAX_VERSION", &self.max_version, 3)?;
+        if min > max {
+            return Err(TlsError::Setting {
+                name: "QUEUE_PROXY_TLS_MAX_VERSION",
+                value: self.max_version.clone(),
+                why: "allowed: no less than the lowest version, which is 1.3 unless QUEUE_PROXY_TLS_MIN_VERSION says otherwise".to_owned(),
+            });
+        }
+        let all = [(2, &rustls::version::TLS12), (3, &rustls::version::TLS13)];
+        Ok(all
+            .into_iter()
+            .filter(|(number, _)| (min..=max).contains(number))
+            .map(|(_, version)| version)
+            .collect())
+    }
+
+    fn provider(&self) -> Result<CryptoProvider, TlsError> {
+        let mut provider = aws_lc_rs::default_provider();
+        let suites = chosen(
+            "QUEUE_PROXY_TLS_CIPHER_SUITES",
+            &self.cipher_suites,
+            aws_lc_rs::ALL_CIPHER_SUITES,
+            suite_name,
+            &LEGACY_SUITES,
+        )?;
+        if !suites.is_empty() {
+            // The list is of TLS 1.2 alone; those of TLS 1.3 cannot be chosen.
+            let is_13 =
+                |suite: &SupportedCipherSuite| suite.version().version == ProtocolVersion::TLSv1_3;
+            provider.cipher_suites = aws_lc_rs::ALL_CIPHER_SUITES
+                .iter()
+                .copied()
+                .filter(is_13)
+                .chain(suites.into_iter().filter(|suite| !is_13(suite)))
+                .collect();
+        }
+        let groups = chosen(
+            "QUEUE_PROXY_TLS_CURVE_PREFERENCES",
+            &self.curve_preferences,
+            aws_lc_rs::ALL_KX_GROUPS,
+            |group| curve_name(*group),
+            &["CurveP521"],
+        )?;
+        if !groups.is_empty() {
+            provider.kx_groups = groups;
+        }
+        Ok(provider)
+    }
+}
+
+/// Suites that Go knows by name and rustls does not have: broken by design, or about to be.
+const LEGACY_SUITES: [&str; 16] = [
+    "TLS_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+];
+
+/// What a comma-separated list names, in its order. Names in `legacy` are left out, with a warning.
+fn chosen<T: Copy>(
+    name: &'static str,
+    list: &str,
+    all: &[T],
+    name_of: impl Fn(&T) -> String,
+    legacy: &[&str],
+) -> Result<Vec<T>, TlsError> {
+    let mut found = Vec::new();
+    let mut asked = false;
+    let wrong = |why: String| TlsError::Setting {
+        name,
+        value: list.to_owned(),
+        why,
+    };
+    let allowed = || all.iter().map(&name_of).collect::<Vec<_>>().join(", ");
+    for wanted in list.split(',').map(str::trim).filter(|it| !it.is_empty()) {
+        asked = true;
+        if let Some(item) = all.iter().find(|item| name_of(item) == wanted) {
+            found.push(*item);
+        } else if legacy.contains(&wanted) {
+            tracing::warn!(variable = name, wanted, "not supported, left out");
+        } else {
+            return Err(wrong(format!("{wanted:?}: allowed: {}", allowed())));
+        }
+    }
+    if asked && found.is_empty() {
+        return Err(wrong(format!(
+            "none of these is supported; supported: {}",
+            allowed()
+        )));
+    }
+    Ok(found)
+}
+
+/// IANA's name of a suite.
+fn suite_name(suite: &SupportedCipherSuite) -> String {
+    let name = suite.suite().as_str().unwrap_or_default();
+    name.replacen("TLS13_", "TLS_", 1)
+}
+
+/// Go's name of a group.
+fn curve_name(group: &dyn SupportedKxGroup) -> String {
+    match group.name() {
+        rustls::NamedGroup::secp256r1 => "CurveP256".to_owned(),
+        rustls::NamedGroup::secp384r1 => "CurveP384".to_owned(),
+        rustls::NamedGroup::secp256r1MLKEM768 => "SecP256r1MLKEM768".to_owned(),
+        other => other.as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(cipher_suites: &str, curve_preferences: &str) -> Settings {
+        Settings {
+            cipher_suites: cipher_suites.to_owned(),
+            curve_preferences: curve_preferences.to_owned(),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn versions_are_between_the_lowest_and_the_highest() {
+        let versions = |min: &str, max: &str| {
+            let settings = Settings {
+                min_version: min.to_owned(),
+                max_version: max.to_owned(),
+                ..Settings::default()
+            };
+            settings.versions().map(|versions| versions.len())
+        };
+        assert_eq!(versions("", "").unwrap(), 1);
+        assert_eq!(versions("1.2", "").unwrap(), 2);
+        assert_eq!(versions("1.2", "1.2").unwrap(), 1);
+        assert!(versions("1.3", "1.2").is_err());
+        assert!(
+            versions("1.1", "")
+                .unwrap_err()
+                .to_string()
+                .contains("allowed: 1.2, 1.3")
+        );
+    }
+
+    #[test]
+    fn suites_and_curves_are_chosen_by_name() {
+        let provider = settings(
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_RSA_WITH_RC4_128_SHA",
+            "CurveP256,X25519",
+        )
+        .provider()
+        .unwrap();
+        let names: Vec<_> = provider.cipher_suites.iter().map(suite_name).collect();
+        assert_eq!(names.len(), 4);
+        assert!(names.contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()));
+        let groups: Vec<_> = provider
+            .kx_groups
+            .iter()
+            .map(|group| curve_name(*group))
+            .collect();
+        assert_eq!(groups, ["CurveP256", "X25519"]);
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_those_that_are_known() {
+        let refused = settings("TLS_NONSENSE", "")
+            .provider()
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refused.contains("QUEUE_PROXY_TLS_CIPHER_SUITES"),
+            "{refused}"
+        );
+        assert!(refused.contains("TLS_AES_128_GCM_SHA256"), "{refused}");
+        let refused = settings("", "P-256").provider().unwrap_err().to_string();
+        assert!(refused.contains("CurveP256"), "{refused}");
+        assert!(settings("TLS_RSA_WITH_RC4_128_SHA", "").provider().is_err());
+    }
+}

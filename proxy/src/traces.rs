@@ -1,0 +1,177 @@
+//! Spans of a request: W3C trace context in, four spans, W3C trace context out.
+//!
+//! | span | from | to |
+//! |---|---|---|
+//! | the method (server) | arrival | the end of the response |
+//! | [`SpanNames::proxy`] | arrival | the end of the response |
+//! | [`SpanNames::wait`] | arrival | a place at the upstream, where places are limited |
+//! | `HTTP` and the method (client) | dispatch | the end of the answer |
+
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use http::{HeaderMap, Method, Request};
+use opentelemetry::propagation::TextMapPropagator as _;
+use opentelemetry::trace::{
+    Span as _, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _,
+    TracerProvider as _,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_http::{HeaderExtractor, HeaderInjector};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
+
+/// What clients say stands in spans up to this length.
+const ATTRIBUTE_BYTES_MAX: usize = 256;
+
+/// Where spans are begun.
+#[derive(Debug)]
+pub struct Traces {
+    tracer: SdkTracer,
+    propagator: TraceContextPropagator,
+    upstream: SocketAddr,
+    names: SpanNames,
+}
+
+/// How a program names its spans.
+#[derive(Debug, Clone, Copy)]
+pub struct SpanNames {
+    /// The instrumentation scope.
+    pub scope: &'static str,
+    /// The span of the whole way through the program.
+    pub proxy: &'static str,
+    /// The span of the wait for a place.
+    pub wait: &'static str,
+}
+
+/// The spans of one request.
+#[derive(Debug)]
+pub struct Spans {
+    server: Span,
+    proxy: Span,
+    wait: Option<Span>,
+    client: Option<Span>,
+}
+
+impl Traces {
+    /// Spans go to `provider` under these names; those of the client side name `upstream`.
+    #[must_use]
+    pub fn new(provider: &SdkTracerProvider, names: SpanNames, upstream: SocketAddr) -> Self {
+        Self {
+            tracer: provider.tracer(names.scope),
+            propagator: TraceContextPropagator::new(),
+            upstream,
+            names,
+        }
+    }
+
+    /// A request has come. `waits`: places at the upstream are limited.
+    pub fn begin<B>(&self, request: &Request<B>, peer: &str, secure: bool, waits: bool) -> Spans {
+        let headers = request.headers();
+        let remote = self
+            .propagator
+            .extract_with_context(&Context::new(), &HeaderExtractor(headers));
+        let text = |name: &str| {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            shortened(value.unwrap_or_default())
+        };
+        let attributes = vec![
+            KeyValue::new("http.request.method", shortened(request.method().as_str())),
+            KeyValue::new("url.scheme", if secure { "https" } else { "http" }),
+            KeyValue::new("url.path", shortened(request.uri().path())),
+            KeyValue::new("server.address", text("host")),
+            KeyValue::new("user_agent.original", text("user-agent")),
+            KeyValue::new("network.peer.address", peer.to_owned()),
+            KeyValue::new("network.protocol.version", version(request.version())),
+        ];
+        let server = self
+            .tracer
+            .span_builder(shortened(request.method().as_str()))
+            .with_kind(SpanKind::Server)
+            .with_attributes(attributes)
+            .start_with_context(&self.tracer, &remote);
+        let proxy = self.child(self.names.proxy, server.span_context());
+        let wait = waits.then(|| self.child(self.names.wait, server.span_context()));
+        Spans {
+            server,
+            proxy,
+            wait,
+            client: None,
+        }
+    }
+
+    /// The request goes to the upstream with these headers, which from here on name the client span.
+    pub fn dispatch(&self, spans: &mut Spans, method: &Method, headers: &mut HeaderMap) {
+        spans.admitted();
+        let parent = Context::new().with_remote_span_context(spans.proxy.span_context().clone());
+        let client = self
+            .tracer
+            .span_builder(format!("HTTP {}", shortened(method.as_str())))
+            .with_kind(SpanKind::Client)
+            .with_attributes([
+                KeyValue::new("http.request.method", shortened(method.as_str())),
+                KeyValue::new("server.address", self.upstream.ip().to_string()),
+                KeyValue::new("server.port", i64::from(self.upstream.port())),
+            ])
+            .start_with_context(&self.tracer, &parent);
+        let outgoing = Context::new().with_remote_span_context(client.span_context().clone());
+        self.propagator
+            .inject_context(&outgoing, &mut HeaderInjector(headers));
+        if client.span_context().trace_state().header().is_empty() {
+            headers.remove("tracestate");
+        }
+        spans.client = Some(client);
+    }
+
+    fn child(&self, name: &'static str, parent: &SpanContext) -> Span {
+        let parent = Context::new().with_remote_span_context(parent.clone());
+        self.tracer.start_with_context(name, &parent)
+    }
+}
+
+impl Spans {
+    /// It has a place at the upstream, or will get none.
+    fn admitted(&mut self) {
+        if let Some(mut wait) = self.wait.take() {
+            wait.end();
+        }
+    }
+
+    /// The response has ended.
+    pub fn end(mut self, status: u16, app_status: Option<u16>) {
+        self.admitted();
+        let now = SystemTime::now();
+        if let Some(mut client) = self.client.take() {
+            set_status(&mut client, app_status, 400);
+            client.end_with_timestamp(now);
+        }
+        self.proxy.end_with_timestamp(now);
+        set_status(&mut self.server, Some(status), 500);
+        self.server.end_with_timestamp(now);
+    }
+}
+
+/// Spans wait for their export by the thousand.
+fn shortened(text: &str) -> String {
+    text[..text.floor_char_boundary(ATTRIBUTE_BYTES_MAX)].to_owned()
+}
+
+fn set_status(span: &mut Span, status: Option<u16>, error_from: u16) {
+    if let Some(status) = status {
+        span.set_attribute(KeyValue::new(
+            "http.response.status_code",
+            i64::from(status),
+        ));
+    }
+    if status.is_none_or(|status| status >= error_from) {
+        span.set_status(Status::error(""));
+    }
+}
+
+fn version(version: http::Version) -> &'static str {
+    match version {
+        http::Version::HTTP_10 => "1.0",
+        http::Version::HTTP_2 => "2.0",
+        _ => "1.1",
+    }
+}
