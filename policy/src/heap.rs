@@ -4,6 +4,8 @@
 //! grown to the largest number of slots in use, which a `BTreeMap` does not promise.
 
 const ABSENT: u32 = u32::MAX;
+/// [`IndexedHeap::smallest`] finds so many at most.
+pub(crate) const SMALLEST_MAX: usize = 8;
 
 #[derive(Debug, Clone)]
 pub(crate) struct IndexedHeap<K> {
@@ -33,6 +35,28 @@ impl<K: Ord + Copy> IndexedHeap<K> {
     /// All items, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, u32)> {
         self.items.iter().copied()
+    }
+
+    /// Writes the slots of the `n` smallest items into `slots`, smallest first. O(n²), whatever the heap's size.
+    pub(crate) fn smallest(&self, n: usize, slots: &mut Vec<u32>) {
+        slots.clear();
+        // Places in `items` whose parents are taken already: of these the smallest comes next.
+        let mut next = [0_usize; 2 * SMALLEST_MAX + 1];
+        let mut open = usize::from(!self.items.is_empty());
+        while slots.len() < n.min(SMALLEST_MAX) && open > 0 {
+            let least = (0..open).min_by_key(|&at| self.items[next[at]].0);
+            let Some(least) = least else { break };
+            let at = next[least];
+            open -= 1;
+            next[least] = next[open];
+            slots.push(self.items[at].1);
+            for child in [2 * at + 1, 2 * at + 2] {
+                if child < self.items.len() {
+                    next[open] = child;
+                    open += 1;
+                }
+            }
+        }
     }
 
     pub(crate) fn peek(&self) -> Option<(K, u32)> {

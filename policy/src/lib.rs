@@ -17,6 +17,7 @@
 //! | [`memory`] | where blocks of models lie in device memory | M2.10, papers 2.5 |
 //! | [`swap`] | in what groups and order a model comes and goes | M2.5–M2.8, papers 2.6, 2.7 |
 //! | [`pool`] | on which GPU of a pool a request runs, and whose model gives way | M2.1, M2.13–M2.21 |
+//! | [`routing`] | which instance of a function serves which of its requests, and when | M1.13, papers 1.7; design §3 |
 //! | [`rectangles`] | which pod goes to which GPU whose SMs are shared | M4.11–M4.13, M4.17, papers 4.4 |
 //! | [`footprint`] | whether a GPU has the memory for a pod more | M4.15, papers 4.6 |
 //! | [`scaling`] | how many pods of which shape a function gets; what the autoscaler is told | M4.2, M4.3, M4.10, M4.11; design 4.9 |
@@ -27,12 +28,14 @@ pub mod class;
 pub mod footprint;
 pub mod gate;
 mod heap;
+mod line;
 pub mod memory;
 pub mod pool;
 pub mod profile;
 pub mod queue;
 pub mod rate;
 pub mod rectangles;
+pub mod routing;
 pub mod scaling;
 pub mod slo;
 pub mod swap;

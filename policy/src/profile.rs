@@ -88,6 +88,13 @@ impl Profile {
         self.best(class).map_or(self.default, Estimator::mean)
     }
 
+    /// How long a request of this class will take, by samples of the class alone; `None` until there are enough.
+    #[must_use]
+    pub fn estimate_of_class(&self, class: ClassId) -> Option<Span> {
+        let own = self.classes.get(usize::from(class.0))?.as_deref()?;
+        (own.samples >= TRUSTED_SAMPLES).then(|| own.mean())
+    }
+
     /// What share `per_mille` of the class's requests stays within.
     #[must_use]
     pub fn quantile(&self, class: ClassId, per_mille: u16) -> Span {

@@ -76,6 +76,7 @@ pub struct DeadlineQueue {
     late_last: IndexedHeap<Reverse<(Time, RequestId)>>,
     /// The latest `now` seen: a clock that steps back makes nobody on time again.
     clock: Time,
+    scratch: Vec<u32>,
 }
 
 impl DeadlineQueue {
@@ -90,6 +91,7 @@ impl DeadlineQueue {
             late_first: IndexedHeap::new(),
             late_last: IndexedHeap::new(),
             clock: Time::ZERO,
+            scratch: Vec::new(),
         }
     }
 
@@ -126,6 +128,10 @@ impl DeadlineQueue {
         if self.len() >= self.capacity {
             return Err(Full);
         }
+        Ok(self.put(waiting))
+    }
+
+    fn put(&mut self, waiting: Waiting) -> Ticket {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = u32::try_from(self.slots.len()).expect("capacity is far below 2^32");
             self.slots.push(Slot {
@@ -136,10 +142,40 @@ impl DeadlineQueue {
         });
         self.slots[slot as usize].waiting = Some(waiting);
         self.file(slot, waiting);
-        Ok(Ticket {
+        Ticket {
             slot,
             generation: self.slots[slot as usize].generation,
-        })
+        }
+    }
+
+    /// Writes the most urgent requests that are not late into `tickets`, most urgent first: `n` of them, and eight at most.
+    pub fn most_urgent(&mut self, now: Time, n: usize, tickets: &mut Vec<Ticket>) {
+        self.advance(now);
+        let mut slots = std::mem::take(&mut self.scratch);
+        self.on_time.smallest(n, &mut slots);
+        tickets.clear();
+        tickets.extend(slots.iter().map(|&slot| Ticket {
+            slot,
+            generation: self.slots[slot as usize].generation,
+        }));
+        self.scratch = slots;
+    }
+
+    /// Changes how many requests may wait. Those that do stay, however many they are.
+    pub const fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
+    /// Lets a request wait that has had a place before, whatever the capacity.
+    pub fn push_again(&mut self, now: Time, waiting: Waiting) -> Ticket {
+        self.advance(now);
+        self.put(waiting)
+    }
+
+    /// Takes the late request that came first.
+    pub fn pop_first_late(&mut self, now: Time) -> Option<Left> {
+        self.advance(now);
+        self.pop_late()
     }
 
     /// Takes the request whose turn it is.
@@ -204,13 +240,18 @@ impl DeadlineQueue {
     /// Gives every waiting request the key that `key_of` says, as when the model's residency or the
     /// estimates have changed. O(n log n).
     pub fn rekey(&mut self, now: Time, mut key_of: impl FnMut(&Waiting) -> Time) {
+        self.rekey_by_slot(now, |_, waiting| key_of(waiting));
+    }
+
+    /// The same with [`Ticket::slot`], by which the caller knows more of the request.
+    pub fn rekey_by_slot(&mut self, now: Time, mut key_of: impl FnMut(usize, &Waiting) -> Time) {
         self.clock = self.clock.max(now);
         self.on_time.clear();
         self.late_first.clear();
         self.late_last.clear();
         for slot in 0..u32::try_from(self.slots.len()).expect("capacity is far below 2^32") {
             if let Some(mut waiting) = self.slots[slot as usize].waiting {
-                waiting.key = key_of(&waiting);
+                waiting.key = key_of(slot as usize, &waiting);
                 self.slots[slot as usize].waiting = Some(waiting);
                 // Whoever is late by its new key turns late at the next step, so that the caller hears
                 // of it as of any other.

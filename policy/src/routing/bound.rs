@@ -1,0 +1,71 @@
+//! Requests that are at instances.
+
+use super::instance::InstanceId;
+use crate::profile::ClassId;
+use crate::{Span, Time};
+
+/// A request at an instance. One of a request that has left is void for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BindingId {
+    slot: u32,
+    generation: u32,
+}
+
+/// What is known of a request at an instance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound {
+    pub(super) instance: InstanceId,
+    pub(super) class: ClassId,
+    /// When it was bound.
+    pub(super) at: Time,
+    /// When it began to run, or will; `None`: it waits for another there.
+    pub(super) started: Option<Time>,
+    /// How long it runs there, by estimate.
+    pub(super) execution: Span,
+    /// When it is expected to be done.
+    pub(super) end: Time,
+}
+
+/// All of a function's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bindings {
+    slots: Vec<(u32, Option<Bound>)>,
+    free: Vec<u32>,
+}
+
+impl Bindings {
+    pub(super) fn insert(&mut self, bound: Bound) -> BindingId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            let slot = u32::try_from(self.slots.len()).expect("fewer requests than 2^32");
+            self.slots.push((0, None));
+            slot
+        });
+        let (generation, place) = &mut self.slots[slot as usize];
+        *place = Some(bound);
+        BindingId {
+            slot,
+            generation: *generation,
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: BindingId) -> Option<Bound> {
+        let (generation, place) = self.slots.get_mut(id.slot as usize)?;
+        if *generation != id.generation {
+            return None;
+        }
+        let bound = place.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(id.slot);
+        Some(bound)
+    }
+
+    pub(super) fn get(&self, id: BindingId) -> Option<&Bound> {
+        let (generation, bound) = self.slots.get(id.slot as usize)?;
+        bound.as_ref().filter(|_| *generation == id.generation)
+    }
+
+    pub(super) fn get_mut(&mut self, id: BindingId) -> Option<&mut Bound> {
+        let (generation, bound) = self.slots.get_mut(id.slot as usize)?;
+        bound.as_mut().filter(|_| *generation == id.generation)
+    }
+}

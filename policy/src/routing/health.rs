@@ -1,0 +1,137 @@
+//! When an instance gets no requests, and when it gets few.
+//!
+//! Three connection failures in a row, or one missed probe, eject an instance: for 1 s, twice as long each further time, 60 s at
+//! most. One that was ejected for a probe is back as soon as it answers one; one that accepted no connection when its time
+//! is over, and then one more failure ejects it again. An answer makes all of it good. After it has become ready or come
+//! back, an instance starts slowly: for its first five requests, and 10 s at most, it may have one more request than it
+//! has answered.
+
+use super::action::EjectReason;
+use crate::{Span, Time};
+
+/// Connection failures in a row that eject an instance.
+const FAILURES_MAX: u8 = 3;
+/// The first ejection lasts so long …
+const BACK_OFF_MIN: Span = Span::from_secs(1);
+/// … and none longer than this.
+const BACK_OFF_MAX: Span = Span::from_secs(60);
+/// A slow start ends after so many answers …
+const SLOW_START_ANSWERS: u32 = 5;
+/// … or after this time.
+const SLOW_START: Span = Span::from_secs(10);
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Health {
+    failures: u8,
+    back_off: Span,
+    pub(super) ejected: Option<(EjectReason, Time)>,
+    /// Until when it starts slowly, and its answers since.
+    slow: Option<(Time, u32)>,
+}
+
+impl Health {
+    pub(super) const fn new(now: Time) -> Self {
+        Self {
+            failures: 0,
+            back_off: BACK_OFF_MIN,
+            ejected: None,
+            slow: Some((now.after(SLOW_START), 0)),
+        }
+    }
+
+    /// An exchange has ended well.
+    pub(super) const fn answered(&mut self) {
+        self.failures = 0;
+        self.back_off = BACK_OFF_MIN;
+        if let Some((until, answers)) = self.slow {
+            let answers = answers + 1;
+            self.slow = if answers < SLOW_START_ANSWERS {
+                Some((until, answers))
+            } else {
+                None
+            };
+        }
+    }
+
+    /// It accepted no connection. True if that was once too often.
+    pub(super) const fn failed_to_connect(&mut self) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        self.failures >= FAILURES_MAX
+    }
+
+    /// Ejects it; returns until when.
+    pub(super) fn eject(&mut self, now: Time, reason: EjectReason) -> Time {
+        let until = now.after(self.back_off);
+        self.ejected = Some((reason, until));
+        self.back_off = Span(self.back_off.0.saturating_mul(2)).min(BACK_OFF_MAX);
+        until
+    }
+
+    /// It is back.
+    pub(super) const fn come_back(&mut self, now: Time) {
+        self.ejected = None;
+        self.failures = FAILURES_MAX - 1;
+        self.slow = Some((now.after(SLOW_START), 0));
+    }
+
+    /// It answered a probe: it accepts connections.
+    pub(super) const fn passed(&mut self) {
+        self.failures = 0;
+    }
+
+    /// How many requests it may have, if it starts slowly.
+    pub(super) fn slow_places(&self, now: Time) -> Option<u32> {
+        let (until, answers) = self.slow?;
+        (now < until).then_some(answers + 1)
+    }
+
+    /// When a slow start ends by itself.
+    pub(super) fn slow_until(&self) -> Option<Time> {
+        self.slow.map(|(until, _)| until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_ejection_without_an_answer_between_is_twice_as_long() {
+        let mut health = Health::new(Time::ZERO);
+        let mut lengths = Vec::new();
+        for _ in 0..8 {
+            let until = health.eject(Time::ZERO, EjectReason::Connect);
+            lengths.push(until.0 / 1_000_000_000);
+            health.come_back(until);
+        }
+        assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 60, 60]);
+        health.answered();
+        let until = health.eject(Time::ZERO, EjectReason::Probe);
+        assert_eq!(until, Time(1_000_000_000));
+    }
+
+    #[test]
+    fn three_failures_in_a_row_are_once_too_often_and_one_after_an_ejection() {
+        let mut health = Health::new(Time::ZERO);
+        assert!(!health.failed_to_connect());
+        assert!(!health.failed_to_connect());
+        health.answered();
+        assert!(!health.failed_to_connect());
+        assert!(!health.failed_to_connect());
+        assert!(health.failed_to_connect());
+        health.come_back(Time::ZERO);
+        assert!(health.failed_to_connect());
+    }
+
+    #[test]
+    fn a_slow_start_ends_after_five_answers_or_ten_seconds() {
+        let mut health = Health::new(Time::ZERO);
+        for places in 1..=5 {
+            assert_eq!(health.slow_places(Time(9_999_999_999)), Some(places));
+            assert_eq!(health.slow_places(Time(10_000_000_000)), None);
+            health.answered();
+        }
+        assert_eq!(health.slow_places(Time::ZERO), None);
+    }
+}
