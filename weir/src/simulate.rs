@@ -6,6 +6,7 @@ mod inputs;
 mod interrupt;
 mod progress;
 mod result;
+mod text;
 
 use std::io::Write as _;
 use std::path::PathBuf;

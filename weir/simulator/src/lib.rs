@@ -14,6 +14,7 @@
 //! | [`optimum`] | how far policies are from the best possible |
 //! | [`random`] | random numbers in streams of their own |
 //! | [`report`] | the whole result as one page |
+//! | [`routing`] | one function with several instances behind one router |
 //! | [`rules`] | by what rules a node is run |
 //! | [`shared`] | GPUs whose SMs many pods share |
 //! | [`statistics`] | what came of a run, and of several seeds |
@@ -30,6 +31,7 @@ pub mod node;
 pub mod optimum;
 pub mod random;
 pub mod report;
+pub mod routing;
 pub mod rules;
 pub mod shared;
 pub mod statistics;

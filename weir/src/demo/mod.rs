@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use simulator::routing;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::children::{Children, Settings};
@@ -49,7 +50,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: u64,
     /// A request's objective in multiples of its service time, where the trace states none.
-    #[arg(long, value_name = "F", default_value = "4", value_parser = positive)]
+    #[arg(long, value_name = "F", default_value_t = OBJECTIVE_FACTOR, value_parser = positive)]
     objective_factor: f64,
     /// The address on which the queue-proxies listen, one after the other.
     #[arg(long, value_name = "IP", default_value_t = BIND)]
@@ -61,6 +62,8 @@ pub(crate) struct Arguments {
     shares: shares::Options,
 }
 
+/// A request's objective in multiples of its service time, unless told otherwise.
+const OBJECTIVE_FACTOR: f64 = 4.0;
 /// How long requests arrive unless told otherwise, in s.
 const DEADLINE_SECONDS: f64 = 25.0;
 
@@ -141,6 +144,19 @@ fn until_interrupted(
     // A search that is under way is not waited for.
     runtime.shutdown_background();
     outcome
+}
+
+/// Returns slices of the bundled trace for the simulator: by seed, by load, and by the sum of the instances' speeds.
+pub(crate) fn routing_jobs() -> anyhow::Result<impl Fn(u64, f64, f64) -> Vec<routing::Job>> {
+    let trace = Trace::bundled()?;
+    // Every slice of the bundled trace has requests.
+    let factor = OBJECTIVE_FACTOR;
+    Workload::new(&trace, DEADLINE_SECONDS, 1.0, factor, 1)?;
+    Ok(move |seed, load: f64, capacity: f64| {
+        Workload::new(&trace, DEADLINE_SECONDS, load * capacity, factor, seed)
+            .map(|slice| slice.jobs())
+            .unwrap_or_default()
+    })
 }
 
 async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {

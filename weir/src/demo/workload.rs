@@ -173,6 +173,17 @@ impl Workload {
         each.collect()
     }
 
+    /// The same for several instances in virtual time. They have been ready for as long as a slow start takes.
+    pub(crate) fn jobs(&self) -> Vec<simulator::routing::Job> {
+        let begin = Time::ZERO.after(Span::from_secs(60));
+        let each = self.requests.iter().map(|request| simulator::routing::Job {
+            due: begin.after(request.arrival.into()),
+            service: request.service.into(),
+            objective: request.objective.into(),
+        });
+        each.collect()
+    }
+
     /// Sum of service times divided by the span.
     pub(crate) fn load(&self) -> f64 {
         let service: Duration = self.requests.iter().map(|request| request.service).sum();

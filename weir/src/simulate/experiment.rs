@@ -7,12 +7,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use simulator::claims::{Claims, Judged};
-use simulator::experiments;
+use simulator::experiments::{self, ExperimentError};
 use simulator::report::{Part, Report, Section};
+use simulator::routing;
 
 use super::interrupt::Interrupt;
 use super::progress::Progress;
-use super::{INTERRUPTED, date, result};
+use super::{INTERRUPTED, date, result, text};
 
 /// What can be chosen.
 #[derive(Debug, Args)]
@@ -41,7 +42,11 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
-    let all = experiments::all();
+    let mut all = experiments::all();
+    all.push(experiments::Listed {
+        id: routing::ID,
+        about: routing::ABOUT.to_owned(),
+    });
     if arguments.list {
         let line = |own: &experiments::Listed| format!("{}  {}", own.id, own.about);
         let lines: Vec<String> = all.iter().map(line).collect();
@@ -60,12 +65,24 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
     let mut evidence = BTreeMap::new();
     let mut sections = Vec::new();
     let mut rows = Vec::new();
+    // What has no claims is shown as it is.
+    let mut plain = String::new();
     let mut interrupted = false;
     for (number, id) in ids.iter().enumerate() {
-        let found = experiments::run(id, arguments.seeds, &mut |own| {
+        let mut watch = |own: experiments::Progress| {
             progress.at(number, f64::from(own.done) / f64::from(own.of.max(1)));
             !interrupt.is_set()
-        })?;
+        };
+        let found = if *id == routing::ID {
+            let jobs = crate::demo::routing_jobs()?;
+            routing::run(arguments.seeds, &jobs, &mut watch)
+        } else {
+            experiments::run(id, arguments.seeds, &mut watch)
+                .map_err(|error| with_routing(error, &all))?
+        };
+        if found.evidence.is_empty() {
+            plain.push_str(&text::of(&found.sections));
+        }
         sections.extend(found.sections);
         rows.extend(found.rows);
         evidence.extend(found.evidence);
@@ -75,6 +92,7 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
         }
     }
     progress.end();
+    let evidence_is_empty = evidence.is_empty();
     let judged = Claims::of_papers().judge(&evidence)?;
     if let Some(path) = &arguments.html {
         let page = page(&ids, arguments.seeds, sections, &judged);
@@ -90,7 +108,12 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
     } else if arguments.json {
         judged.json_rows()?
     } else {
-        judged.table()
+        let claims = if evidence_is_empty {
+            String::new()
+        } else {
+            judged.table()
+        };
+        plain + &claims
     };
     result::print(&text)?;
     if interrupted {
@@ -102,6 +125,17 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Names those that are listed here as well.
+fn with_routing(error: ExperimentError, all: &[experiments::Listed]) -> ExperimentError {
+    match error {
+        ExperimentError::Unknown { found, .. } => ExperimentError::Unknown {
+            found,
+            allowed: all.iter().map(|own| own.id).collect::<Vec<_>>().join(", "),
+        },
+        other => other,
+    }
 }
 
 fn page(ids: &[&str], seeds: u32, mut sections: Vec<Section>, judged: &Judged) -> String {

@@ -38,6 +38,18 @@ impl Column {
         }
     }
 
+    /// Returns its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is one of numbers, which stand to the right.
+    #[must_use]
+    pub const fn is_number(&self) -> bool {
+        self.number
+    }
+
     const fn class(&self) -> &'static str {
         if self.number { "number" } else { "text" }
     }
@@ -57,6 +69,17 @@ pub enum Cell {
 }
 
 impl Cell {
+    /// Returns what stands in it, without the range of an interval.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Nothing => "–".to_owned(),
+            Self::Text(text) => text.clone(),
+            Self::Number(value, unit) => unit.write(*value),
+            Self::Interval(interval, unit) => unit.write(interval.mean),
+        }
+    }
+
     fn write(&self, page: &mut Markup) {
         match self {
             Self::Nothing => page.text("–"),

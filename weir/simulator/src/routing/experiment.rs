@@ -1,0 +1,151 @@
+//! All rules at several loads, on fleets of equal and of unequal instances, with hand-overs of several lengths.
+
+use std::collections::BTreeMap;
+
+use policy::Span;
+use policy::routing::Rule;
+
+use super::{Job, Setup, serve};
+use crate::experiments::{Findings, Progress};
+use crate::random::{Purpose, Streams};
+use crate::report::{Cell, Column, Part, Section, Table};
+use crate::statistics::{Interval, Unit};
+
+/// How the experiment is asked for.
+pub const ID: &str = "routing";
+/// What it is, in a line.
+pub const ABOUT: &str = "requests in time by which instance serves which of a function's requests, and when it is chosen";
+
+const FLEETS: [(&str, &[u32]); 3] = [
+    ("four equal instances", &[100; 4]),
+    ("eight equal instances", &[100; 8]),
+    ("speeds 1 : 1 : 0.4 : 0.4", &[100, 100, 40, 40]),
+];
+const LOADS: [f64; 6] = [0.5, 0.7, 0.9, 1.0, 1.1, 1.2];
+/// The time of a hand-over, in µs.
+const HAND_OVERS_US: [u64; 4] = [0, 100, 500, 2_000];
+/// The one at which loads are compared.
+const HAND_OVER_US: u64 = 500;
+/// The load at which hand-overs are compared.
+const LOAD: f64 = 1.0;
+/// How far estimates are off.
+const ESTIMATE_ERROR: f64 = 0.25;
+
+/// Runs it over so many seeds, each another slice of a trace. `jobs` gives the slice for a seed, a load and the sum of the
+/// instances' speeds; `watch` hears how far it is, and stops it by false.
+pub fn run(
+    seeds: u32,
+    jobs: &dyn Fn(u64, f64, f64) -> Vec<Job>,
+    watch: &mut dyn FnMut(Progress) -> bool,
+) -> Findings {
+    let mut progress = Progress {
+        done: 0,
+        of: seeds,
+        events: 0,
+    };
+    let mut values: BTreeMap<Point, Vec<f64>> = BTreeMap::new();
+    let mut stopped = false;
+    for seed in 1..=u64::from(seeds) {
+        for (fleet, (_, speeds)) in FLEETS.iter().enumerate() {
+            let capacity = f64::from(speeds.iter().sum::<u32>()) / 100.0;
+            for (load, &asked) in LOADS.iter().enumerate() {
+                let jobs = jobs(seed, asked, capacity);
+                for (rule, &chosen) in Rule::ALL.iter().enumerate() {
+                    for (point, setup) in points(fleet, load, rule, chosen, speeds) {
+                        let mut stream = Streams::new(ID, seed).stream(Purpose::Noise, 0);
+                        let counts = serve(&jobs, &setup, &mut stream);
+                        progress.events += counts.requests;
+                        values.entry(point).or_default().push(counts.hit_rate());
+                    }
+                }
+            }
+        }
+        progress.done += 1;
+        if !watch(progress) {
+            stopped = progress.done < seeds;
+            break;
+        }
+    }
+    Findings {
+        sections: vec![section(&values)],
+        rows: Vec::new(),
+        evidence: BTreeMap::new(),
+        stopped,
+    }
+}
+
+/// Fleet, load and rule by their places, the hand-over in µs, and whether estimates are exact.
+type Point = (usize, usize, usize, u64, bool);
+
+/// What is simulated of a rule at a load.
+fn points<'a>(
+    fleet: usize,
+    load: usize,
+    rule: usize,
+    chosen: Rule,
+    speeds: &'a [u32],
+) -> impl Iterator<Item = (Point, Setup<'a>)> {
+    let is_compared = (LOADS[load] - LOAD).abs() < 1e-9;
+    HAND_OVERS_US.into_iter().filter_map(move |hand_over_us| {
+        if !is_compared && hand_over_us != HAND_OVER_US {
+            return None;
+        }
+        let is_exact = hand_over_us == 0;
+        let setup = Setup {
+            rule: chosen,
+            speeds,
+            hand_over: Span(hand_over_us * 1_000),
+            estimate_error: if is_exact { 0.0 } else { ESTIMATE_ERROR },
+        };
+        Some(((fleet, load, rule, hand_over_us, is_exact), setup))
+    })
+}
+
+fn section(values: &BTreeMap<Point, Vec<f64>>) -> Section {
+    let cell = |point: Point| match values
+        .get(&point)
+        .map(|own| (Interval::of(own), own.first()))
+    {
+        Some((Ok(interval), _)) => Cell::Interval(interval, Unit::Share),
+        Some((Err(_), Some(&value))) => Cell::Number(value, Unit::Share),
+        _ => Cell::Nothing,
+    };
+    let at_load = LOADS.iter().position(|&load| (load - LOAD).abs() < 1e-9);
+    let at_load = at_load.unwrap_or_default();
+    let mut parts = Vec::new();
+    for (fleet, (name, _)) in FLEETS.iter().enumerate() {
+        let rows = Rule::ALL.iter().enumerate().map(|(rule, chosen)| {
+            let cells = (0..LOADS.len()).map(|load| cell((fleet, load, rule, HAND_OVER_US, false)));
+            [Cell::Text(chosen.name().to_owned())]
+                .into_iter()
+                .chain(cells)
+                .collect()
+        });
+        let columns = LOADS
+            .iter()
+            .map(|load| Column::number(format!("load {load}")));
+        parts.push(Part::Table(Table {
+            title: format!("{name}: in time, by load; a hand-over takes 0.5 ms, estimates are off by up to 25 %"),
+            columns: [Column::text("rule")].into_iter().chain(columns).collect(),
+            rows: rows.collect(),
+        }));
+        let rows = Rule::ALL.iter().enumerate().map(|(rule, chosen)| {
+            let cells = HAND_OVERS_US.map(|us| cell((fleet, at_load, rule, us, us == 0)));
+            [Cell::Text(chosen.name().to_owned())]
+                .into_iter()
+                .chain(cells)
+                .collect()
+        });
+        let columns = ["none, exact estimates", "0.1 ms", "0.5 ms", "2 ms"].map(Column::number);
+        parts.push(Part::Table(Table {
+            title: format!("{name}: in time at load 1.0, by the time of a hand-over"),
+            columns: [Column::text("rule")].into_iter().chain(columns).collect(),
+            rows: rows.collect(),
+        }));
+    }
+    Section {
+        title: ID.to_owned(),
+        text: format!("{ABOUT}. One request computes at a time on each instance."),
+        parts,
+    }
+}
