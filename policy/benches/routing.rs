@@ -45,6 +45,7 @@ fn function(rule: Rule, instances: u32, waiting: u64) -> Function {
             depth: 200,
             waiting_min: 100,
             waiting_max: 20_000,
+            margin_percent: 25,
             hand_over: Span(MS / 2),
             execution: Span(10 * MS),
             classes: 1,

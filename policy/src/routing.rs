@@ -32,4 +32,6 @@ pub use action::{Action, EjectReason, RefuseReason, RouteReason, Routed};
 pub use bound::BindingId;
 pub use instance::InstanceId;
 pub use router::{Completion, Router};
-pub use settings::{Places, Request, Rule, Settings, Shape, Share, serving_capacity};
+pub use settings::{
+    MARGIN_PERCENT, Places, Request, Rule, Settings, Shape, Share, serving_capacity,
+};

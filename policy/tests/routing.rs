@@ -20,6 +20,7 @@ fn settings(rule: Rule) -> Settings {
         depth: 10,
         waiting_min: 100,
         waiting_max: 10_000,
+        margin_percent: 0,
         hand_over: Span(MS / 2),
         execution: Span(10 * MS),
         classes: 1,

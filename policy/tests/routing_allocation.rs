@@ -78,6 +78,7 @@ fn nothing_is_allocated_per_request_once_warm() {
                 depth: 10,
                 waiting_min: 100,
                 waiting_max: 10_000,
+                margin_percent: 25,
                 hand_over: Span(MS / 2),
                 execution: Span(10 * MS),
                 classes: 2,

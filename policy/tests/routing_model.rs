@@ -15,6 +15,7 @@ use policy::{RequestId, Span, Time};
 use random::Random;
 
 const MS: u64 = 1_000_000;
+const MARGIN_PERCENT: u64 = 20;
 const HAND_OVER: Span = Span(MS / 2);
 /// Requests that are looked at for one that makes it where there is a place.
 const SCAN: usize = 8;
@@ -27,6 +28,7 @@ fn settings() -> Settings {
         depth: 10,
         waiting_min: 20,
         waiting_max: 60,
+        margin_percent: 20,
         hand_over: HAND_OVER,
         execution: Span(10 * MS),
         classes: 1,
@@ -186,7 +188,11 @@ impl Model {
             .map(|(_, machine)| machine.execution(request))
             .min();
         match fastest {
-            Some(execution) => request.deadline.before(execution).before(HAND_OVER),
+            Some(execution) => {
+                let margin = Span(execution.0 / 100 * MARGIN_PERCENT);
+                let end = request.deadline.before(HAND_OVER);
+                end.before(execution).before(margin)
+            }
             None => request.deadline,
         }
     }

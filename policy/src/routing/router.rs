@@ -573,7 +573,7 @@ impl Router {
         }
     }
 
-    /// Latest start on the instance that is fastest for it. Without an instance the deadline itself: nobody knows when
+    /// Latest start on the instance that is fastest for it, with the margin. Without an instance the deadline itself: nobody knows when
     /// one comes.
     fn key_of(&mut self, waiter: &Waiter) -> Time {
         if !waiter.has_objective || self.ready() == 0 {
@@ -583,7 +583,11 @@ impl Router {
             Some(stated) => at_speed(stated, self.speed_max_ppm),
             None => self.fastest(waiter.class),
         };
-        let start = waiter.deadline.before(execution);
+        let margin = execution
+            .0
+            .saturating_mul(u64::from(self.settings.margin_percent))
+            / 100;
+        let start = waiter.deadline.before(execution).before(Span(margin));
         start.before(self.hand_over.get())
     }
 

@@ -60,6 +60,14 @@ impl Rule {
     }
 }
 
+/// What [`Settings::margin_percent`] is unless there is a reason for another.
+///
+/// The most urgent request goes first, so near capacity each goes at the last moment at which it can make it by its
+/// estimate. Where that is too low it has taken the place of another for nothing. With estimates off by up to a quarter, four
+/// instances and load 1.0 this margin brings 91.8 % in time where none brings 89.2, at load 1.2 78.0 where none brings
+/// 71.1; with exact estimates it costs 0.3 points (`weir simulate experiment routing`).
+pub const MARGIN_PERCENT: u32 = 25;
+
 /// A function's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -75,6 +83,9 @@ pub struct Settings {
     pub waiting_min: usize,
     /// … and at most so many.
     pub waiting_max: usize,
+    /// What is added to a request's estimate before it is judged whether it can still make it, in per cent; see
+    /// [`MARGIN_PERCENT`].
+    pub margin_percent: u32,
     /// From the choice of an instance to the start of the request there, until it is measured.
     pub hand_over: Span,
     /// How long a request runs, until one was measured.

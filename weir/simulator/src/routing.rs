@@ -11,8 +11,8 @@ use policy::class;
 use policy::gate::{Action as GateAction, Admission, Arrival, Gate, Late, Order};
 use policy::profile::ClassId;
 use policy::routing::{
-    Action, BindingId, Completion, InstanceId, Places, Request, Routed, Router, Rule, Settings,
-    Shape,
+    Action, BindingId, Completion, InstanceId, MARGIN_PERCENT, Places, Request, Routed, Router,
+    Rule, Settings, Shape,
 };
 use policy::{RequestId, Span, Time};
 
@@ -118,6 +118,7 @@ pub fn serve(jobs: &[Job], setup: &Setup<'_>, stream: &mut Stream) -> Counts {
         depth: DEPTH,
         waiting_min: DEPTH,
         waiting_max: DEPTH,
+        margin_percent: MARGIN_PERCENT,
         hand_over: setup.hand_over,
         execution: Span::from_millis(10),
         classes: class::COUNT,
