@@ -140,7 +140,7 @@ pub async fn send(
     refresh: impl Fn(&mut HeaderMap),
 ) -> Result<(Response<Incoming>, Source), UpstreamError> {
     if asked.http2 {
-        let sent = upstream.send_http2(std::mem::take(request), refresh);
+        let sent = upstream.send_http2(request, refresh);
         let (response, stream) = Box::pin(sent).await?;
         return Ok((response, Source::Http2(stream)));
     }

@@ -20,8 +20,8 @@ pub const PROXY_REQUEST: HeaderName = HeaderName::from_static("k-proxy-request")
 pub const SERVING_TAG: HeaderName = HeaderName::from_static("knative-serving-tag");
 pub const SERVING_DEFAULT_ROUTE: HeaderName =
     HeaderName::from_static("knative-serving-default-route");
-const SERVING_REVISION: HeaderName = HeaderName::from_static("knative-serving-revision");
-const SERVING_NAMESPACE: HeaderName = HeaderName::from_static("knative-serving-namespace");
+pub const SERVING_REVISION: HeaderName = HeaderName::from_static("knative-serving-revision");
+pub const SERVING_NAMESPACE: HeaderName = HeaderName::from_static("knative-serving-namespace");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

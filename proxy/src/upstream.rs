@@ -43,8 +43,8 @@ const HTTP2_IDLE_MAX_AFTER_PEAK: Duration = Duration::from_secs(2);
 const DIAL_FIRST: Duration = Duration::from_millis(50);
 /// … each further one longer by this factor, in per cent …
 const DIAL_GROWTH_PERCENT: u32 = 140;
-/// … and there are at most this many. Only time-outs are tried again.
-const DIAL_ATTEMPTS: u32 = 15;
+/// … and there are at most this many, unless an upstream has fewer. Only time-outs are tried again.
+pub const DIAL_ATTEMPTS: u32 = 15;
 const DIAL_PAUSE: Duration = Duration::from_millis(40);
 /// The largest response head.
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
@@ -133,6 +133,19 @@ impl UpstreamError {
     }
 }
 
+/// What is fixed of an upstream.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What error messages call it, as in "the user container".
+    pub peer: &'static str,
+    /// Idle connections that are kept, at most.
+    pub idle_max: usize,
+    /// Attempts to connect, each of which has timed out, at most: [`DIAL_ATTEMPTS`] unless there is somewhere else to go.
+    pub dial_attempts: u32,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Upstream {
@@ -142,6 +155,7 @@ pub struct Upstream {
     /// What error messages call it.
     peer: &'static str,
     idle_max: usize,
+    dial_attempts: u32,
     idle: Mutex<Pool>,
     http2: Mutex<Vec<Http2>>,
     /// One HTTP/2 connection is made at a time; those who wait find it made.
@@ -209,19 +223,21 @@ pub struct Stream {
 }
 
 impl Upstream {
-    /// Returns the upstream at `address`, which error messages call `peer`, without connections yet; at most `idle_max`
-    /// will be kept idle.
+    /// Returns an upstream without connections yet.
     #[must_use]
-    pub fn new(
-        address: SocketAddr,
-        peer: &'static str,
-        idle_max: usize,
-        buffered: Arc<Buffered>,
-    ) -> Arc<Self> {
+    pub fn new(settings: Settings, buffered: Arc<Buffered>) -> Arc<Self> {
+        let Settings {
+            address,
+            peer,
+            idle_max,
+            dial_attempts,
+        } = settings;
+        let host = HeaderValue::try_from(address.to_string()).expect("digits, dots and colons");
         Arc::new(Self {
             address,
-            host: HeaderValue::try_from(address.to_string()).expect("digits, dots and colons"),
+            host,
             peer,
+            dial_attempts,
             idle_max,
             idle: Mutex::new(Vec::new()),
             http2: Mutex::new(Vec::new()),
@@ -230,6 +246,12 @@ impl Upstream {
             retries: AtomicU64::new(0),
             buffered,
         })
+    }
+
+    /// Returns where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Returns the address as a `Host`.
@@ -332,7 +354,8 @@ impl Upstream {
         });
     }
 
-    /// Sends a request over HTTP/2, on a connection that it shares.
+    /// Sends a request over HTTP/2, on a connection that it shares. It is taken from where it stands when a connection is
+    /// there.
     ///
     /// What is sent again, and when, is as in [`Upstream::send`]; a stream that the upstream refused counts
     /// as one whose connection closed. An interim response cannot be seen here, so it does not count as an answer.
@@ -341,7 +364,7 @@ impl Upstream {
     /// No connection, no answer, or one that is not HTTP/2.
     pub async fn send_http2(
         &self,
-        mut request: Request<ClientBody>,
+        request: &mut Request<ClientBody>,
         refresh: impl Fn(&mut HeaderMap),
     ) -> Result<(Response<Incoming>, Stream), UpstreamError> {
         *request.version_mut() = Version::HTTP_2;
@@ -350,16 +373,17 @@ impl Upstream {
         loop {
             let mut taken = self.http2_stream(failed_on).await?;
             let may_retry = taken.is_reused && failed_on.is_none();
-            let copy = may_retry.then(|| retry::copy_of(&request)).flatten();
-            let mut error = match taken.sender.try_send_request(request).await {
+            let copy = may_retry.then(|| retry::copy_of(request)).flatten();
+            let unsent = std::mem::take(request);
+            let mut error = match taken.sender.try_send_request(unsent).await {
                 Ok(response) => return Ok((response, taken.stream)),
                 Err(error) => error,
             };
             match (error.take_message(), copy) {
-                (Some(unsent), _) if taken.is_reused => request = unsent,
+                (Some(unsent), _) if taken.is_reused => *request = unsent,
                 (None, Some(copy)) if retry::is_unprocessed(error.error()) => {
-                    request = *copy;
-                    self.note_retry(&mut request, &refresh);
+                    *request = *copy;
+                    self.note_retry(request, &refresh);
                     failed_on = Some(taken.number);
                 }
                 _ => return Err(UpstreamError::from_hyper(self.peer, error.into_error())),
@@ -510,7 +534,7 @@ impl Upstream {
                     }
                 }
                 Ok(Err(error)) => break error,
-                Err(_) if attempt == DIAL_ATTEMPTS => break io::ErrorKind::TimedOut.into(),
+                Err(_) if attempt >= self.dial_attempts => break io::ErrorKind::TimedOut.into(),
                 Err(_) => {}
             }
             attempt += 1;

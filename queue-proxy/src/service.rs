@@ -11,7 +11,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use policy::Time;
 use policy::class;
-use policy::gate::{Order, RefuseReason, Settings};
+use policy::gate::{self, Order, RefuseReason};
 use proxy::body::ProxyBody;
 use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
@@ -26,7 +26,7 @@ use proxy::outcome::Outcome;
 use proxy::relay::{BodyError, InFlight, Place, SERVER_TIMING, timing};
 use proxy::respond;
 use proxy::timeouts::{Expired, Timeouts};
-use proxy::upstream::{Upstream, UpstreamError};
+use proxy::upstream::{DIAL_ATTEMPTS, Settings, Upstream, UpstreamError};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -96,7 +96,7 @@ impl Proxy {
         config.concurrency().map(|concurrency| {
             let late = config.options.late();
             Admission::new(
-                Settings {
+                gate::Settings {
                     concurrency,
                     depth: config.queue_depth(),
                     order,
@@ -129,9 +129,12 @@ impl Proxy {
                 config.request_timeout,
             ),
             upstream: Upstream::new(
-                config.user_container(),
-                PEER,
-                config.idle_connections(),
+                Settings {
+                    address: config.user_container(),
+                    peer: PEER,
+                    idle_max: config.idle_connections(),
+                    dial_attempts: DIAL_ATTEMPTS,
+                },
                 Arc::clone(&buffered),
             ),
             buffered,

@@ -10,33 +10,11 @@ use bytes::Bytes;
 use policy::Span;
 use policy::scaling::shed_concurrency;
 use prost::Message as _;
+use proxy::autoscaler::StatMessage;
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// How long a window lasts.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
-
-/// Knative's `Stat` (`pkg/autoscaler/metrics/stat.proto`). Zero fields are left out.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct StatMessage {
-    /// The pod: the key by which the autoscaler tells reports apart.
-    #[prost(string, tag = "1")]
-    pub pod_name: String,
-    /// Mean number of requests in the proxy over the window.
-    #[prost(double, tag = "2")]
-    pub average_concurrent_requests: f64,
-    /// The part of it that came through the activator.
-    #[prost(double, tag = "3")]
-    pub average_proxied_concurrent_requests: f64,
-    /// Arrivals per second.
-    #[prost(double, tag = "4")]
-    pub request_count: f64,
-    /// The part of them that came through the activator.
-    #[prost(double, tag = "5")]
-    pub proxied_request_count: f64,
-    /// Seconds since the process began.
-    #[prost(double, tag = "6")]
-    pub process_uptime: f64,
-}
 
 /// Counts requests and makes a report every second.
 #[derive(Debug)]

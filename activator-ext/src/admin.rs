@@ -1,0 +1,131 @@
+//! The small servers beside the main ones: `/v1/functions` on 9475, `/metrics` on 9476.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use prometheus::{Encoder as _, TextEncoder};
+use proxy::body::ProxyBody;
+use proxy::connection::{Client, Handler};
+use proxy::respond;
+use tower::util::BoxCloneSyncService;
+use tower::{ServiceBuilder, ServiceExt as _, service_fn};
+
+use crate::metrics::Metrics;
+use crate::registry::Registry;
+use crate::reporter::Reports;
+
+/// Requests that are answered at once, at most.
+const CONCURRENCY_MAX: usize = 16;
+/// An answer takes no longer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `/v1/functions`: what there is to know of functions.
+#[derive(Debug)]
+pub(crate) struct Functions(BoxCloneSyncService<Request<()>, Response<ProxyBody>, tower::BoxError>);
+
+/// `/metrics`: what Prometheus scrapes.
+#[derive(Debug)]
+pub(crate) struct Scrape {
+    /// What is counted.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Whose figures are read.
+    pub(crate) registry: Arc<Registry>,
+    /// What became of reports.
+    pub(crate) reports: Arc<Reports>,
+}
+
+impl Functions {
+    /// Describes what `registry` serves.
+    #[must_use]
+    pub(crate) fn new(registry: Arc<Registry>) -> Self {
+        let answer = move |request: Request<()>| {
+            let answer = functions(&registry, &request);
+            async move { Ok::<_, Infallible>(answer) }
+        };
+        let service = ServiceBuilder::new()
+            .load_shed()
+            .concurrency_limit(CONCURRENCY_MAX)
+            .timeout(TIMEOUT)
+            .service(service_fn(answer));
+        Self(BoxCloneSyncService::new(service))
+    }
+}
+
+fn functions(registry: &Registry, request: &Request<()>) -> Response<ProxyBody> {
+    if request.uri().path() != "/v1/functions" {
+        return respond::not_found();
+    }
+    if let Some(refused) = refuse_method(request.method()) {
+        return refused;
+    }
+    let mut response = Response::new(ProxyBody::full(registry.describe().to_string()));
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+impl Handler for Functions {
+    type Place = ();
+
+    async fn handle(
+        self: Arc<Self>,
+        client: Client,
+        request: Request<Incoming>,
+    ) -> Response<ProxyBody> {
+        let _serving = client.begin(request.headers());
+        // A page that a browser shows has no business here.
+        if request.headers().contains_key(http::header::ORIGIN) {
+            return respond::error(StatusCode::FORBIDDEN, "requests with an Origin are refused");
+        }
+        match self.0.clone().oneshot(request.map(drop)).await {
+            Ok(response) => response,
+            Err(error) => respond::error(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+        }
+    }
+}
+
+impl Handler for Scrape {
+    type Place = ();
+
+    async fn handle(
+        self: Arc<Self>,
+        client: Client,
+        request: Request<Incoming>,
+    ) -> Response<ProxyBody> {
+        let _serving = client.begin(request.headers());
+        if request.uri().path() != "/metrics" {
+            return respond::not_found();
+        }
+        if let Some(refused) = refuse_method(request.method()) {
+            return refused;
+        }
+        let families = self.metrics.gather(
+            |visit| self.registry.figures(visit),
+            self.registry.served().len(),
+            &self.reports,
+        );
+        let mut page = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&families, &mut page) {
+            tracing::error!(%error, "metrics cannot be written");
+            return respond::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
+        }
+        let mut response = Response::new(ProxyBody::full(page));
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    }
+}
+
+fn refuse_method(method: &Method) -> Option<Response<ProxyBody>> {
+    if method == Method::GET || method == Method::HEAD {
+        return None;
+    }
+    let mut answer = respond::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    let allowed = HeaderValue::from_static("GET, HEAD");
+    answer.headers_mut().insert(ALLOW, allowed);
+    Some(answer)
+}

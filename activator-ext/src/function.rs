@@ -1,0 +1,332 @@
+//! One function: its instances, and the requests that wait for them. `policy::routing` joined to futures.
+//!
+//! A request awaits [`Function::acquire`]. Dropping that future gives its place in the queue back; dropping the [`Bound`]
+//! gives its place at the instance to the next. The lock is held for a few microseconds and never across an await.
+
+mod acquire;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use policy::Time;
+use policy::profile::ClassId;
+use policy::queue::Ticket;
+use policy::routing::{
+    Action, BindingId, Completion, EjectReason, InstanceId, RefuseReason, RouteReason, Router,
+    Settings, Shape,
+};
+use proxy::clock::Clock;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::instance::Instance;
+use crate::view::FunctionName;
+
+pub(crate) use acquire::{Acquire, Bound, Claim, Refused};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Function {
+    /// Its name.
+    pub(crate) name: FunctionName,
+    clock: Clock,
+    state: Mutex<State>,
+    /// When the timer goes off.
+    timer_at: AtomicU64,
+    /// It is to go off earlier.
+    earlier: Notify,
+}
+
+struct State {
+    router: Router,
+    /// By the router's number.
+    instances: Vec<Option<Arc<Instance>>>,
+    waiters: Vec<Waiter>,
+    free_waiters: Vec<usize>,
+    /// The waiter of a ticket, by the ticket's slot. The queue uses a slot again as soon as its request has left; a waiter
+    /// stays until its request has heard what became of it.
+    waiter_of: Vec<usize>,
+    actions: Vec<Action>,
+    next_id: u64,
+    counts: Counts,
+}
+
+/// What has been decided since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// By [`RouteReason`].
+    pub(crate) decisions: [u64; RouteReason::ALL.len()],
+    /// By [`EjectReason`].
+    pub(crate) ejections: [u64; EjectReason::ALL.len()],
+}
+
+/// A function as it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Standing {
+    /// Requests that wait.
+    pub(crate) waiting: usize,
+    /// Requests that may wait.
+    pub(crate) waiting_max: usize,
+    /// Instances that are ejected.
+    pub(crate) ejected: usize,
+    /// Instances with the requests at each.
+    pub(crate) instances: Vec<(Arc<Instance>, u32)>,
+    /// What has been decided.
+    pub(crate) counts: Counts,
+}
+
+enum Waiter {
+    Absent,
+    Waiting(std::task::Waker),
+    Bound {
+        binding: BindingId,
+        instance: Arc<Instance>,
+        at: Time,
+    },
+    Refused(RefuseReason),
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("waiting", &self.router.waiting())
+            .field("ready", &self.router.ready())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Function {
+    /// A function without instances.
+    #[must_use]
+    pub(crate) fn new(name: FunctionName, settings: Settings, clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            clock,
+            state: Mutex::new(State {
+                router: Router::new(settings),
+                instances: Vec::new(),
+                waiters: Vec::new(),
+                free_waiters: Vec::new(),
+                waiter_of: Vec::new(),
+                actions: Vec::new(),
+                next_id: 0,
+                counts: Counts::default(),
+            }),
+            timer_at: AtomicU64::new(u64::MAX),
+            earlier: Notify::new(),
+        })
+    }
+
+    /// Waits for a place at an instance.
+    #[must_use]
+    pub(crate) const fn acquire(self: Arc<Self>, claim: Claim) -> Acquire {
+        Acquire::new(self, claim)
+    }
+
+    /// An instance is ready. Returns by which number [`Function::remove`] and [`Function::probed`] know it.
+    pub(crate) fn add(&self, instance: &Arc<Instance>, shape: Shape) -> InstanceId {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        // Its number first: a request may be bound to it at once.
+        let mut actions = std::mem::take(&mut state.actions);
+        let id = state.router.add(now, shape, &mut actions);
+        state.actions = actions;
+        let at = id.0 as usize;
+        if state.instances.len() <= at {
+            state.instances.resize(at + 1, None);
+        }
+        state.instances[at] = Some(Arc::clone(instance));
+        state.settle(now);
+        self.set_timer(&state, now);
+        id
+    }
+
+    /// An instance gets no more requests.
+    pub(crate) fn remove(&self, id: InstanceId) {
+        self.step(|router, now, actions| router.remove(now, id, actions));
+        // Requests that are there hold it themselves.
+        if let Some(place) = self.lock().instances.get_mut(id.0 as usize) {
+            *place = None;
+        }
+    }
+
+    /// A probe of an instance was answered, or not in time.
+    pub(crate) fn probed(&self, id: InstanceId, is_answered: bool) {
+        self.step(|router, now, actions| router.probed(now, id, is_answered, actions));
+    }
+
+    /// Whether an instance serves.
+    pub(crate) fn has_instance(&self) -> bool {
+        self.lock().router.ready() > 0
+    }
+
+    /// How it stands.
+    pub(crate) fn standing(&self) -> Standing {
+        let state = self.lock();
+        let numbered = (0..).map(InstanceId).zip(&state.instances);
+        let instances = numbered.filter_map(|(id, instance)| {
+            let instance = instance.as_ref()?;
+            Some((Arc::clone(instance), state.router.load_of(id)))
+        });
+        Standing {
+            waiting: state.router.waiting(),
+            waiting_max: state.router.waiting_max(),
+            ejected: state.router.ejected(),
+            instances: instances.collect(),
+            counts: state.counts,
+        }
+    }
+
+    /// Wakes the router when it asks to be woken, for ever.
+    pub(crate) async fn run(self: Arc<Self>) {
+        loop {
+            let earlier = self.earlier.notified();
+            let at = Time(self.timer_at.load(Ordering::Relaxed));
+            if at == Time::NEVER {
+                earlier.await;
+                continue;
+            }
+            let at: Instant = self.clock.instant(at);
+            tokio::select! {
+                () = tokio::time::sleep_until(at) => {
+                    self.timer_at.store(u64::MAX, Ordering::Relaxed);
+                    self.step(Router::wake_at);
+                }
+                () = earlier => {}
+            }
+        }
+    }
+
+    fn complete(&self, binding: BindingId, completion: Completion) {
+        self.step(|router, now, actions| router.complete(now, binding, completion, actions));
+    }
+
+    /// Runs one step of the router and wakes those whom it concerns.
+    fn step(&self, run: impl FnOnce(&mut Router, Time, &mut Vec<Action>)) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let mut actions = std::mem::take(&mut state.actions);
+        run(&mut state.router, now, &mut actions);
+        state.actions = actions;
+        state.settle(now);
+        self.set_timer(&state, now);
+    }
+
+    /// Sets the timer earlier, if the router asks for it.
+    fn set_timer(&self, state: &State, now: Time) {
+        if let Some(at) = state.router.next_wake(now)
+            && at.0 < self.timer_at.load(Ordering::Relaxed)
+        {
+            self.timer_at.store(at.0, Ordering::Relaxed);
+            self.earlier.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A poisoned lock means a bug that has been logged already; the state itself is whole, since every step leaves it
+        // so before anything can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The router's wake as a step.
+trait WakeAt {
+    fn wake_at(&mut self, now: Time, actions: &mut Vec<Action>);
+}
+
+impl WakeAt for Router {
+    fn wake_at(&mut self, now: Time, actions: &mut Vec<Action>) {
+        self.wake(now, actions);
+    }
+}
+
+impl State {
+    /// Carries out what the router has decided.
+    fn settle(&mut self, now: Time) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            let (ticket, outcome) = match action {
+                Action::Bind {
+                    ticket,
+                    binding,
+                    instance,
+                    reason,
+                    ..
+                } => {
+                    self.counts.decisions[reason as usize] += 1;
+                    let bound = Waiter::Bound {
+                        binding,
+                        instance: self.instance(instance),
+                        at: now,
+                    };
+                    (ticket, bound)
+                }
+                Action::Refuse { ticket, reason, .. } => (ticket, Waiter::Refused(reason)),
+                Action::Eject {
+                    instance, reason, ..
+                } => {
+                    self.counts.ejections[reason as usize] += 1;
+                    let instance = self.instance(instance);
+                    tracing::warn!(
+                        instance = %instance.address,
+                        revision = %instance.revision,
+                        reason = reason.name(),
+                        "an instance gets no more requests until it answers"
+                    );
+                    instance.suspect();
+                    continue;
+                }
+                Action::Return { instance } => {
+                    let instance = self.instance(instance);
+                    tracing::info!(instance = %instance.address, "an instance gets requests again");
+                    continue;
+                }
+            };
+            let at = self.waiter_of[ticket.slot()];
+            if let Waiter::Waiting(waker) = std::mem::replace(&mut self.waiters[at], outcome) {
+                waker.wake();
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn instance(&self, id: InstanceId) -> Arc<Instance> {
+        let instance = self.instances.get(id.0 as usize).and_then(Option::as_ref);
+        Arc::clone(instance.expect("the router knows only instances that were added"))
+    }
+
+    /// A waiter for a request that has just joined the queue.
+    fn join(&mut self, ticket: Ticket, waker: &std::task::Waker) -> usize {
+        let waiter = Waiter::Waiting(waker.clone());
+        let at = match self.free_waiters.pop() {
+            Some(at) => {
+                self.waiters[at] = waiter;
+                at
+            }
+            None => {
+                self.waiters.push(waiter);
+                self.waiters.len() - 1
+            }
+        };
+        if self.waiter_of.len() <= ticket.slot() {
+            self.waiter_of.resize(ticket.slot() + 1, 0);
+        }
+        self.waiter_of[ticket.slot()] = at;
+        at
+    }
+
+    /// What became of a request, which asks no more.
+    fn leave(&mut self, at: usize) -> Waiter {
+        self.free_waiters.push(at);
+        std::mem::replace(&mut self.waiters[at], Waiter::Absent)
+    }
+
+    fn refused(&self, reason: RefuseReason, class: ClassId) -> Refused {
+        Refused {
+            reason,
+            retry_after: self.router.retry_after(class),
+            execution: self.router.estimate(class),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A request's wait for a place, and its stay there.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use policy::profile::ClassId;
+use policy::queue::Ticket;
+use policy::routing::{BindingId, Completion, RefuseReason, Request, Routed};
+use policy::slo::Deadline;
+use policy::{RequestId, Span, Time};
+
+use super::{Function, Waiter};
+use crate::instance::Instance;
+
+/// What a request brings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    /// When it came to the process.
+    pub(crate) arrival: Time,
+    /// Until when it must be answered.
+    pub(crate) deadline: Deadline,
+    /// Its class, for the estimate.
+    pub(crate) class: ClassId,
+    /// It was bound before, and found no connection.
+    pub(crate) is_again: bool,
+}
+
+/// A request gets no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// Why.
+    pub(crate) reason: RefuseReason,
+    /// When it may be worth another try.
+    pub(crate) retry_after: Span,
+    /// How long it would have run, by estimate.
+    pub(crate) execution: Span,
+}
+
+/// The future of [`Function::acquire`].
+#[derive(Debug)]
+pub(crate) struct Acquire {
+    function: Arc<Function>,
+    claim: Claim,
+    /// While it waits: its ticket, and where its waiter stands.
+    waiting: Option<(Ticket, usize)>,
+}
+
+/// A place at an instance.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    function: Arc<Function>,
+    binding: BindingId,
+    /// Where.
+    pub(crate) instance: Arc<Instance>,
+    /// How its stay ends, if it ended now.
+    pub(crate) completion: Completion,
+}
+
+impl Acquire {
+    pub(super) const fn new(function: Arc<Function>, claim: Claim) -> Self {
+        Self {
+            function,
+            claim,
+            waiting: None,
+        }
+    }
+
+    fn bound(&self, binding: BindingId, instance: Arc<Instance>) -> Bound {
+        instance.begin(self.function.clock.now());
+        Bound {
+            function: Arc::clone(&self.function),
+            binding,
+            instance,
+            completion: Completion::Cancelled,
+        }
+    }
+
+    fn arrive(&mut self, waker: &Waker) -> Poll<Result<Bound, Refused>> {
+        let now = self.function.clock.now();
+        let mut state = self.function.lock();
+        let id = RequestId(state.next_id);
+        state.next_id += 1;
+        let request = Request {
+            id,
+            at: self.claim.arrival,
+            deadline: self.claim.deadline.at,
+            objective: self.claim.deadline.objective,
+            class: self.claim.class,
+            execution: None,
+        };
+        let random = random(id.0);
+        let mut actions = std::mem::take(&mut state.actions);
+        let routed = if self.claim.is_again {
+            state
+                .router
+                .arrive_again(now, &request, random, &mut actions)
+        } else {
+            state.router.arrive(now, &request, random, &mut actions)
+        };
+        state.actions = actions;
+        match routed {
+            Routed::Bound {
+                binding,
+                instance,
+                reason,
+            } => {
+                state.counts.decisions[reason as usize] += 1;
+                let instance = state.instance(instance);
+                state.settle(now);
+                drop(state);
+                Poll::Ready(Ok(self.bound(binding, instance)))
+            }
+            Routed::Refused(reason) => {
+                let refused = state.refused(reason, self.claim.class);
+                state.settle(now);
+                Poll::Ready(Err(refused))
+            }
+            Routed::Waits(ticket) => {
+                let at = state.join(ticket, waker);
+                self.waiting = Some((ticket, at));
+                // It may have been its own turn: then its waker is called.
+                state.settle(now);
+                self.function.set_timer(&state, now);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Bound, Refused>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some((_, at)) = self.waiting else {
+            return self.arrive(cx.waker());
+        };
+        let function = Arc::clone(&self.function);
+        let mut state = function.lock();
+        if let Waiter::Waiting(waker) = &mut state.waiters[at] {
+            waker.clone_from(cx.waker());
+            return Poll::Pending;
+        }
+        self.waiting = None;
+        match state.leave(at) {
+            Waiter::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
+            Waiter::Bound {
+                binding,
+                instance,
+                at,
+            } => {
+                let took = function.clock.now().since(at);
+                state.router.observe_hand_over(took);
+                drop(state);
+                Poll::Ready(Ok(self.bound(binding, instance)))
+            }
+            Waiter::Waiting(_) | Waiter::Absent => {
+                unreachable!("who waits hears what became of it")
+            }
+        }
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        let Some((ticket, at)) = self.waiting else {
+            return;
+        };
+        let mut state = self.function.lock();
+        match state.leave(at) {
+            Waiter::Waiting(_) => {
+                state.router.cancel(ticket);
+            }
+            // The place came at the moment the client left: it goes to the next.
+            Waiter::Bound { binding, .. } => {
+                drop(state);
+                self.function.complete(binding, Completion::Cancelled);
+            }
+            Waiter::Refused(_) | Waiter::Absent => {}
+        }
+    }
+}
+
+impl Bound {
+    /// The head of an answer has come.
+    pub(crate) const fn answered(&mut self) {
+        self.completion = Completion::Answered { learn: false };
+    }
+
+    /// The answer has come whole, and how long it took tells something of others.
+    pub(crate) const fn complete(&mut self) {
+        self.completion = Completion::Answered { learn: true };
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.instance.end(self.function.clock.now());
+        match self.completion {
+            Completion::Broken | Completion::NotConnected => self.instance.suspect(),
+            Completion::Answered { .. } | Completion::Cancelled => {}
+        }
+        self.function.complete(self.binding, self.completion);
+    }
+}
+
+/// A number for rules that draw: SplitMix64 of the request's.
+const fn random(id: u64) -> u64 {
+    let z = id.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

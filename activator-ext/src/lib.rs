@@ -1,0 +1,242 @@
+//! Weir's activator-ext: one deadline queue per function in front of all its instances.
+//!
+//! The process is [`main_with_arguments`]. Role `data` takes requests where Knative's activator does; a request's way is
+//! `service`. Which instance serves which request is decided by `policy::routing`; this crate holds the sockets around it.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod config;
+mod function;
+mod instance;
+mod metrics;
+mod pass;
+mod probe;
+mod registry;
+mod reporter;
+mod service;
+mod source;
+mod stat;
+mod telling;
+mod view;
+mod watch;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use proxy::buffered::Buffered;
+use proxy::client_body::ReadAhead;
+use proxy::clock::Clock;
+use proxy::connection::Shutdown;
+use proxy::env::ProcessEnvironment;
+use proxy::limits::Limits;
+use proxy::process::{self, Servers, Signals, complain, print};
+use proxy::process_log::Identity;
+use proxy::{lines, listen};
+use tokio::sync::{mpsc, watch as channel};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::{Functions, Scrape};
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::pass::PassThrough;
+use crate::registry::Registry;
+use crate::reporter::{QUEUED_MAX, Reports};
+use crate::service::Data;
+use crate::source::manifests::Manifests;
+use crate::telling::Telling;
+use crate::view::View;
+
+/// The program's name.
+const NAME: &str = "activator-ext";
+/// The ports on which requests come, as the activator's.
+const PORTS: [u16; 2] = [8012, 8013];
+/// Where functions are described.
+const FUNCTIONS_PORT: u16 = 9475;
+/// Where Prometheus scrapes.
+const METRICS_PORT: u16 = 9476;
+/// What is open at SIGTERM has so long to end.
+const DRAIN_MAX: Duration = Duration::from_secs(600);
+/// Idle connections are looked through this often.
+const SWEEP_PERIOD: Duration = Duration::from_secs(1);
+/// The exit code for what its user has to mend.
+const USAGE_ERROR: u8 = 2;
+
+/// Runs the program; `arguments` are those behind its name. Exit code 0 after a drain; 2 for arguments, variables,
+/// manifests or ports that cannot be used; 1 for a second signal.
+#[must_use]
+pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match config::parse(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => {
+            let text = error.render().to_string();
+            let _failure = complain(NAME, [text.trim_end().to_owned()]);
+            return ExitCode::from(USAGE_ERROR);
+        }
+        Err(help) => return print(&help.render().to_string()),
+    };
+    let config = match Config::new(arguments, &ProcessEnvironment) {
+        Ok(config) => config,
+        Err(problems) => {
+            let _failure = complain(NAME, problems);
+            return ExitCode::from(USAGE_ERROR);
+        }
+    };
+    config.log.clone().start(Identity {
+        key: NAME.to_owned(),
+        pod: config.pod.clone(),
+    });
+    match process::runtime() {
+        Ok(runtime) => {
+            let code = runtime.block_on(run(config));
+            // What still runs now is cut.
+            runtime.shutdown_background();
+            code.unwrap_or_else(|error| {
+                let _failure = complain(NAME, [error.to_string()]);
+                ExitCode::from(USAGE_ERROR)
+            })
+        }
+        Err(error) => complain(NAME, [format!("cannot start the runtime: {error}")]),
+    }
+}
+
+/// Why the process cannot serve.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error(transparent)]
+    Listen(#[from] listen::ListenError),
+    #[error(transparent)]
+    Manifests(#[from] source::manifests::ManifestError),
+    #[error("metrics cannot be set up: {0}")]
+    Metrics(#[from] prometheus::Error),
+    #[error("cannot listen for signals, or start a thread: {0}")]
+    System(#[from] std::io::Error),
+}
+
+async fn run(config: Config) -> Result<ExitCode, StartError> {
+    let mut manifests = Manifests::new(config.manifests.clone());
+    let first = manifests.read()?.unwrap_or_default();
+    let scrapes = listen::listen(config.bind, METRICS_PORT)?;
+    let functions = listen::listen(config.bind_functions, FUNCTIONS_PORT)?;
+    let mut signals = Signals::take()?;
+    let limits = Limits::default();
+    let clock = Clock::start();
+    let buffered = Buffered::new(limits.buffered_bytes);
+    let metrics = Arc::new(Metrics::new()?);
+    let registry = Registry::new(
+        clock,
+        Arc::clone(&buffered),
+        config.waiting,
+        Arc::clone(&metrics),
+    );
+    registry.apply(&first);
+    let views = follow(manifests)?;
+    tokio::spawn(apply(views, Arc::clone(&registry)));
+
+    let reports = Arc::<Reports>::default();
+    let sender = config.autoscaler.clone().map(|url| {
+        let (sender, receiver) = mpsc::channel(QUEUED_MAX);
+        let counts = Arc::clone(&reports);
+        tokio::spawn(async move { reporter::run(url, receiver, &counts).await });
+        sender
+    });
+    let telling = Telling::new(config.pod.clone(), sender, Arc::clone(&reports));
+    tokio::spawn(Arc::clone(&telling).run(Arc::clone(&registry)));
+
+    let data = Arc::new(Data {
+        registry: Arc::clone(&registry),
+        metrics: Arc::clone(&metrics),
+        pass: PassThrough::new(config.pass_to.clone(), Arc::clone(&buffered)),
+        telling,
+        clock,
+        read_ahead: ReadAhead::new(&buffered),
+        buffered,
+        tunnels: TaskTracker::new(),
+        is_disabled: config.is_disabled,
+        is_stopping: AtomicBool::new(false),
+        last_request: channel::Sender::new(Instant::now()),
+        head_lines: limits.head_lines,
+    });
+    // Last: who can reach a port for requests can reach all others, and all is set up.
+    let listeners = PORTS.map(|port| listen::listen(config.bind, port));
+    let servers = Servers {
+        limits,
+        shutdown: Arc::<Shutdown>::default(),
+        connections: TaskTracker::new(),
+    };
+    for listener in listeners {
+        servers.serve(listener?, None, &data);
+    }
+    let described = Arc::new(Functions::new(Arc::clone(&registry)));
+    servers.serve(functions, None, &described);
+    let scrape = Arc::new(Scrape {
+        metrics,
+        registry: Arc::clone(&registry),
+        reports,
+    });
+    servers.serve(scrapes, None, &scrape);
+    tokio::spawn(sweep(Arc::clone(&data)));
+    tracing::info!(bind = %config.bind, "activator-ext is listening");
+
+    signals.next().await;
+    tracing::info!("Received TERM signal, attempting to gracefully shutdown servers.");
+    Ok(tokio::select! {
+        code = drain(&data, servers, config.quiet) => code,
+        () = signals.next() => ExitCode::FAILURE,
+    })
+}
+
+/// Serves on until no request has come for so long, and what is open has ended.
+async fn drain(data: &Data, servers: Servers, quiet: Duration) -> ExitCode {
+    data.is_stopping.store(true, Ordering::Relaxed);
+    let mut last = data.last_request.subscribe();
+    let begin = Instant::now();
+    loop {
+        let until = (*last.borrow_and_update()).max(begin) + quiet;
+        tokio::select! {
+            () = tokio::time::sleep_until(until) => break,
+            _request = last.changed() => {}
+        }
+    }
+    servers.shutdown.begin();
+    servers.connections.close();
+    data.tunnels.close();
+    let ended = async {
+        servers.connections.wait().await;
+        data.tunnels.wait().await;
+    };
+    // Those that are left are cut.
+    let _in_time = tokio::time::timeout_at(begin + DRAIN_MAX, ended).await;
+    // It has limits of its own.
+    let _flushed = tokio::task::spawn_blocking(|| lines::stdout().flush()).await;
+    ExitCode::SUCCESS
+}
+
+/// Watches manifests on a thread of their own.
+fn follow(manifests: Manifests) -> std::io::Result<mpsc::Receiver<View>> {
+    // A view that is not taken yet holds up the next.
+    let (sender, views) = mpsc::channel(1);
+    std::thread::Builder::new()
+        .name("manifests".to_owned())
+        .spawn(move || manifests.watch(|view| sender.blocking_send(view).is_ok()))?;
+    Ok(views)
+}
+
+async fn apply(mut views: mpsc::Receiver<View>, registry: Arc<Registry>) {
+    while let Some(view) = views.recv().await {
+        registry.apply(&view);
+    }
+}
+
+/// Closes connections that have been idle for too long, for ever.
+async fn sweep(data: Arc<Data>) {
+    let mut tick = tokio::time::interval(SWEEP_PERIOD);
+    loop {
+        tick.tick().await;
+        data.registry.sweep();
+        data.pass.sweep();
+    }
+}

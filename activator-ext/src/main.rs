@@ -1,0 +1,11 @@
+//! The activator-ext binary; see the library of the same name.
+
+use std::process::ExitCode;
+
+/// Gives memory back that a flood of connections took: glibc's allocator keeps it.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    activator_ext::main_with_arguments(std::env::args_os().skip(1))
+}

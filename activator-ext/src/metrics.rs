@@ -1,0 +1,333 @@
+//! Weir's metrics of functions (design 4.4), served on 9476.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use policy::Span;
+use policy::routing::{EjectReason, RouteReason};
+use policy::slo::is_in_time;
+use prometheus::proto::MetricFamily;
+use prometheus::{
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
+};
+use proxy::exchange::{Ended, Recorder};
+use proxy::outcome::Outcome;
+
+use crate::reporter::Reports;
+use crate::view::Revision;
+
+/// Bounds of durations in seconds: a GPU function may take minutes, and a cold start as long.
+const DURATION_BOUNDS: [f64; 17] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+];
+const REVISION_LABELS: [&str; 3] = ["namespace", "function", "revision"];
+
+/// Why a request went to Knative's own activator unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PassReason {
+    /// What there is in the cluster is not known yet.
+    ViewIncomplete,
+    /// The revision is not known.
+    UnknownRevision,
+    /// The revision has no annotation of Weir.
+    NotOptedIn,
+    /// All of it is switched off.
+    Disabled,
+}
+
+impl PassReason {
+    const ALL: [Self; 4] = [
+        Self::ViewIncomplete,
+        Self::UnknownRevision,
+        Self::NotOptedIn,
+        Self::Disabled,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ViewIncomplete => "view-incomplete",
+            Self::UnknownRevision => "unknown-revision",
+            Self::NotOptedIn => "not-opted-in",
+            Self::Disabled => "disabled",
+        }
+    }
+}
+
+/// All metrics of the process.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    in_time: IntCounterVec,
+    hold: HistogramVec,
+    cold_start: HistogramVec,
+    waiting: IntGaugeVec,
+    instances: IntGaugeVec,
+    decisions: IntCounterVec,
+    ejections: IntCounterVec,
+    objective: GaugeVec,
+    passed: [IntCounter; PassReason::ALL.len()],
+    reports: IntCounterVec,
+    dropped_lines: IntCounter,
+    revisions: IntGauge,
+}
+
+/// Counts the requests of one revision.
+#[derive(Debug)]
+pub(crate) struct RevisionMetrics {
+    requests: [IntCounter; Outcome::ALL.len()],
+    /// With the objective.
+    in_time: Option<(IntCounter, Span)>,
+    hold: Histogram,
+    cold_start: Histogram,
+}
+
+/// A function's figures as they stand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FunctionFigures<'a> {
+    /// The labels `namespace` and `function`.
+    pub(crate) labels: [&'a str; 2],
+    /// Requests that wait.
+    pub(crate) waiting: usize,
+    /// Instances that serve, are ejected, and have yet to answer.
+    pub(crate) instances: [usize; 3],
+    /// By [`RouteReason`].
+    pub(crate) decisions: [u64; RouteReason::ALL.len()],
+    /// By [`EjectReason`].
+    pub(crate) ejections: [u64; EjectReason::ALL.len()],
+}
+
+impl Metrics {
+    /// No request has come.
+    ///
+    /// # Errors
+    /// None: all names are those of constants.
+    pub(crate) fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let vec = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(vec.clone()))?;
+            Ok::<_, prometheus::Error>(vec)
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| {
+            let vec = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(vec.clone()))?;
+            Ok::<_, prometheus::Error>(vec)
+        };
+        let histogram = |name: &str, help: &str| {
+            let opts = HistogramOpts::new(name, help).buckets(DURATION_BOUNDS.to_vec());
+            let vec = HistogramVec::new(opts, &REVISION_LABELS)?;
+            registry.register(Box::new(vec.clone()))?;
+            Ok::<_, prometheus::Error>(vec)
+        };
+        let single = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let function = ["namespace", "function"];
+        let with = |label| [function[0], function[1], label];
+        let passed = counter(
+            "weir_passed_through_total",
+            "Requests that went to Knative's own activator unchanged, by why.",
+            &["reason"],
+        )?;
+        let build = GaugeVec::new(
+            Opts::new("weir_build_info", "1; the label says which build this is."),
+            &["version"],
+        )?;
+        build
+            .with_label_values(&[proxy::process_log::COMMIT])
+            .set(1.0);
+        registry.register(Box::new(build))?;
+        let revisions = IntGauge::new("weir_revisions", "Revisions that are served here.")?;
+        registry.register(Box::new(revisions.clone()))?;
+        let objective = GaugeVec::new(
+            Opts::new(
+                "weir_slo_objective_seconds",
+                "The latency objective of weir.dev/slo.",
+            ),
+            &REVISION_LABELS,
+        )?;
+        registry.register(Box::new(objective.clone()))?;
+        Ok(Self {
+            requests: counter(
+                "weir_function_requests_total",
+                "Requests that have ended, by how.",
+                &[
+                    REVISION_LABELS[0],
+                    REVISION_LABELS[1],
+                    REVISION_LABELS[2],
+                    "outcome",
+                ],
+            )?,
+            in_time: counter(
+                "weir_function_requests_in_time_total",
+                "Requests answered without a server error within the objective.",
+                &REVISION_LABELS,
+            )?,
+            hold: histogram(
+                "weir_function_hold_seconds",
+                "Time from arrival to the choice of an instance, of requests that got one.",
+            )?,
+            cold_start: histogram(
+                "weir_cold_start_seconds",
+                "The same of requests that came while no instance served.",
+            )?,
+            waiting: gauge(
+                "weir_function_waiting",
+                "Requests that wait for an instance.",
+                &function,
+            )?,
+            instances: gauge(
+                "weir_instances",
+                "Instances, by whether they serve.",
+                &with("state"),
+            )?,
+            decisions: counter(
+                "weir_route_decisions_total",
+                "Requests that got an instance, by why it was their turn.",
+                &with("reason"),
+            )?,
+            ejections: counter(
+                "weir_ejections_total",
+                "Instances that got no more requests for a while, by why.",
+                &with("reason"),
+            )?,
+            objective,
+            passed: PassReason::ALL.map(|reason| passed.with_label_values(&[reason.name()])),
+            reports: counter(
+                "weir_autoscaler_reports_total",
+                "Reports to the autoscaler, by what became of them.",
+                &["outcome"],
+            )?,
+            dropped_lines: single(
+                "weir_log_lines_dropped_total",
+                "Lines that standard output did not take in time.",
+            )?,
+            revisions,
+            registry,
+        })
+    }
+
+    /// The counters of a revision, which begin at 0 and are exported from now on.
+    #[must_use]
+    pub(crate) fn revision(&self, revision: &Revision) -> Arc<RevisionMetrics> {
+        let name = &revision.name;
+        let labels = [&*name.namespace, revision.label(), &*name.name];
+        let [namespace, function, own] = labels;
+        let slo = revision.settings.slo;
+        if let Some(slo) = slo {
+            self.objective
+                .with_label_values(&labels)
+                .set(slo.as_secs_f64());
+        }
+        Arc::new(RevisionMetrics {
+            requests: Outcome::ALL.map(|outcome| {
+                self.requests
+                    .with_label_values(&[namespace, function, own, outcome.name()])
+            }),
+            in_time: slo.map(|slo| (self.in_time.with_label_values(&labels), slo.into())),
+            hold: self.hold.with_label_values(&labels),
+            cold_start: self.cold_start.with_label_values(&labels),
+        })
+    }
+
+    /// A revision is gone, and with it its series.
+    pub(crate) fn forget(&self, revision: &Revision) {
+        let name = &revision.name;
+        let labels = [&*name.namespace, revision.label(), &*name.name];
+        let [namespace, function, own] = labels;
+        for outcome in Outcome::ALL {
+            // One that is not there need not be removed.
+            let _removed =
+                self.requests
+                    .remove_label_values(&[namespace, function, own, outcome.name()]);
+        }
+        let _removed = self.in_time.remove_label_values(&labels);
+        let _removed = self.hold.remove_label_values(&labels);
+        let _removed = self.cold_start.remove_label_values(&labels);
+        let _removed = self.objective.remove_label_values(&labels);
+    }
+
+    /// A request goes to Knative's own activator.
+    pub(crate) fn pass(&self, reason: PassReason) {
+        self.passed[reason as usize].inc();
+    }
+
+    /// All families, with what is read off functions now.
+    /// `functions` hands the figures of each function to what it is given.
+    pub(crate) fn gather(
+        &self,
+        functions: impl FnOnce(&mut dyn FnMut(FunctionFigures<'_>)),
+        revisions: usize,
+        reports: &Reports,
+    ) -> Vec<MetricFamily> {
+        // A function that is gone has no figures.
+        self.waiting.reset();
+        self.instances.reset();
+        functions(&mut |figures| {
+            let [namespace, function] = figures.labels;
+            let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+            self.waiting
+                .with_label_values(&[namespace, function])
+                .add(signed(figures.waiting));
+            for (state, count) in ["ready", "ejected", "probing"]
+                .iter()
+                .zip(figures.instances)
+            {
+                self.instances
+                    .with_label_values(&[namespace, function, *state])
+                    .add(signed(count));
+            }
+            for (reason, count) in RouteReason::ALL.iter().zip(figures.decisions) {
+                let labels = [namespace, function, reason.name()];
+                raise(&self.decisions.with_label_values(&labels), count);
+            }
+            for (reason, count) in EjectReason::ALL.iter().zip(figures.ejections) {
+                let labels = [namespace, function, reason.name()];
+                raise(&self.ejections.with_label_values(&labels), count);
+            }
+        });
+        self.revisions
+            .set(i64::try_from(revisions).unwrap_or(i64::MAX));
+        for (outcome, count) in [
+            ("sent", &reports.sent),
+            ("dropped", &reports.dropped),
+            ("failed", &reports.failures),
+        ] {
+            let counter = self.reports.with_label_values(&[outcome]);
+            raise(&counter, count.load(Ordering::Relaxed));
+        }
+        raise(&self.dropped_lines, proxy::lines::stdout().dropped());
+        self.registry.gather()
+    }
+}
+
+fn raise(counter: &IntCounter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
+}
+
+impl RevisionMetrics {
+    /// A request got an instance after it was held for so long. `is_cold`: none served when it came.
+    pub(crate) fn hold(&self, held: Span, is_cold: bool) {
+        self.hold.observe(held.as_secs_f64());
+        if is_cold {
+            self.cold_start.observe(held.as_secs_f64());
+        }
+    }
+}
+
+impl Recorder for RevisionMetrics {
+    fn record(&self, ended: &Ended) {
+        self.requests[ended.outcome as usize].inc();
+        if let Some((in_time, objective)) = &self.in_time
+            && ended.outcome == Outcome::Answered
+            && is_in_time(*objective, ended.response.into(), ended.status)
+        {
+            in_time.inc();
+        }
+    }
+}

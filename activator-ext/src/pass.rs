@@ -1,0 +1,86 @@
+//! The way to Knative's own activator, for whatever this program cannot decide on.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwapOption;
+use proxy::buffered::Buffered;
+use proxy::upstream::{DIAL_ATTEMPTS, Settings, Upstream};
+
+/// What error messages call it.
+pub(crate) const PEER: &str = "Knative's activator";
+/// Idle connections that are kept to it.
+const IDLE_MAX: usize = 100;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct PassThrough {
+    /// `host:port`; `None`: there is no such activator.
+    target: Option<String>,
+    buffered: Arc<Buffered>,
+    current: ArcSwapOption<Upstream>,
+    /// A connection could not be had: the name is looked up anew.
+    is_doubtful: AtomicBool,
+}
+
+impl PassThrough {
+    /// Requests pass to `target`, a `host:port`.
+    #[must_use]
+    pub(crate) fn new(target: Option<String>, buffered: Arc<Buffered>) -> Self {
+        Self {
+            target,
+            buffered,
+            current: ArcSwapOption::empty(),
+            is_doubtful: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns connections to it; `None` if there is none, or its name is not known.
+    pub(crate) async fn upstream(&self) -> Option<Arc<Upstream>> {
+        let is_doubtful = self.is_doubtful.swap(false, Ordering::Relaxed);
+        if let Some(known) = self.current.load_full().filter(|_| !is_doubtful) {
+            return Some(known);
+        }
+        let address = self.look_up().await?;
+        if let Some(known) = self.current.load_full()
+            && known.address() == address
+        {
+            return Some(known);
+        }
+        let upstream = Upstream::new(
+            Settings {
+                address,
+                peer: PEER,
+                idle_max: IDLE_MAX,
+                dial_attempts: DIAL_ATTEMPTS,
+            },
+            Arc::clone(&self.buffered),
+        );
+        self.current.store(Some(Arc::clone(&upstream)));
+        Some(upstream)
+    }
+
+    /// No connection could be had.
+    pub(crate) fn failed(&self) {
+        self.is_doubtful.store(true, Ordering::Relaxed);
+    }
+
+    /// Closes connections that have been idle for too long.
+    pub(crate) fn sweep(&self) {
+        if let Some(upstream) = &*self.current.load() {
+            upstream.sweep();
+        }
+    }
+
+    async fn look_up(&self) -> Option<SocketAddr> {
+        let target = self.target.as_deref()?;
+        match tokio::net::lookup_host(target).await {
+            Ok(mut addresses) => addresses.next(),
+            Err(error) => {
+                tracing::warn!(%error, target, "Knative's activator cannot be found");
+                None
+            }
+        }
+    }
+}

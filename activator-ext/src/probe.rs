@@ -1,0 +1,48 @@
+//! Knative's probe of a pod: its queue-proxy says whether the application is ready.
+
+use std::io;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{Request, header};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use proxy::headers::NETWORK_PROBE;
+use tokio::net::TcpStream;
+
+/// The probe's value, and the answer's whole body.
+const QUEUE: &str = "queue";
+/// More of an answer is not read.
+const BODY_BYTES_MAX: usize = 1_024;
+
+/// Returns whether the pod behind `address` is ready. A queue-proxy answers when it knows, so this may take its time.
+pub(crate) async fn is_ready(address: SocketAddr) -> bool {
+    ask(address).await.unwrap_or(false)
+}
+
+async fn ask(address: SocketAddr) -> io::Result<bool> {
+    let socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    let shake = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(socket));
+    let (mut sender, connection) = shake.await.map_err(io::Error::other)?;
+    let request = Request::get("/healthz")
+        .header(header::HOST, address.to_string())
+        .header(header::USER_AGENT, "Knative-Activator-Probe")
+        .header(NETWORK_PROBE, QUEUE)
+        .body(Empty::new())
+        .map_err(io::Error::other)?;
+    // It owns the sender: once it is over, the connection ends as well.
+    let answer = async move {
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(io::Error::other)?;
+        let is_ok = response.status() == http::StatusCode::OK;
+        let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect();
+        let body = body.await.map_err(io::Error::other)?.to_bytes();
+        Ok(is_ok && body == QUEUE)
+    };
+    let (answer, _ended) = tokio::join!(answer, connection);
+    answer
+}

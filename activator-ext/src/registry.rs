@@ -1,0 +1,428 @@
+//! What is served: revisions, their functions and instances, kept as the last view says.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use policy::Span;
+use policy::class;
+use policy::gate::{Late, Order};
+use policy::routing::{MARGIN_PERCENT, Places, Rule, Settings, Shape};
+use policy::slo::Trust;
+use proxy::buffered::Buffered;
+use proxy::clock::Clock;
+use proxy::deadline::Deadlines;
+use proxy::exchange::{Observer, Recorder};
+use proxy::relay::MidStreamTimeout;
+use proxy::timeouts::TimeLimits;
+use proxy::upstream::{self, Upstream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::function::Function;
+use crate::instance::Instance;
+use crate::metrics::{FunctionFigures, Metrics, RevisionMetrics};
+use crate::stat::RevisionStat;
+use crate::view::{FunctionName, Revision, RevisionName, View};
+use crate::watch::Watched;
+
+/// What error messages call an instance.
+pub(crate) const PEER: &str = "the pod";
+/// Requests that may wait for each place where `weir.dev/queue-depth` is not set, as in a pod.
+const DEPTH_PER_PLACE: usize = 10;
+/// A function without a bound on the requests at an instance holds as many as a pod with one place for a cold start.
+const PLACES_DEFAULT: usize = 1;
+/// At least so many may wait for a function.
+const WAITING_MIN: usize = 100;
+/// Idle connections that are kept to an instance whose requests are not limited.
+const IDLE_UNLIMITED: usize = 100;
+/// There are other instances: one that does not accept a connection within 170 ms is given up.
+const DIAL_ATTEMPTS: u32 = 3;
+/// A hand-over takes so long until it was measured.
+const HAND_OVER: Span = Span(300_000);
+
+/// A revision that is served here.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// The revision, without its pods.
+    pub(crate) revision: Revision,
+    /// Whose variant it is.
+    pub(crate) function: Arc<Function>,
+    /// Its requests' deadlines.
+    pub(crate) deadlines: Deadlines,
+    /// Its requests' limits.
+    pub(crate) limits: TimeLimits,
+    /// How a response that has begun ends at a timeout.
+    pub(crate) mid_stream_timeout: MidStreamTimeout,
+    /// What the autoscaler hears of it.
+    pub(crate) stat: Arc<RevisionStat>,
+    /// What is counted of it.
+    pub(crate) metrics: Arc<RevisionMetrics>,
+    /// Who observes its requests.
+    pub(crate) observer: Arc<Observer>,
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// It is served here.
+    Served(Arc<Served>),
+    /// It has no annotation of Weir.
+    NotOptedIn,
+    /// Nobody knows it.
+    Unknown,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Registry {
+    clock: Clock,
+    buffered: Arc<Buffered>,
+    waiting_max: usize,
+    metrics: Arc<Metrics>,
+    /// By name; `None`: not opted in.
+    revisions: ArcSwap<HashMap<RevisionName, Option<Arc<Served>>>>,
+    is_complete: AtomicBool,
+    parts: Mutex<Parts>,
+}
+
+/// What runs.
+#[derive(Debug, Default)]
+struct Parts {
+    functions: BTreeMap<FunctionName, Running>,
+    pods: BTreeMap<(RevisionName, SocketAddr), PodTask>,
+}
+
+/// A function and its timer.
+#[derive(Debug)]
+struct Running {
+    function: Arc<Function>,
+    timer: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.timer.abort();
+    }
+}
+
+/// A pod that is watched. Dropped, it serves no more.
+#[derive(Debug)]
+struct PodTask {
+    instance: Arc<Instance>,
+    ready: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for PodTask {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Registry {
+    /// Nothing is served. At most `waiting_max` requests wait for one function.
+    #[must_use]
+    pub(crate) fn new(
+        clock: Clock,
+        buffered: Arc<Buffered>,
+        waiting_max: usize,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            buffered,
+            waiting_max,
+            metrics,
+            revisions: ArcSwap::default(),
+            is_complete: AtomicBool::new(false),
+            parts: Mutex::default(),
+        })
+    }
+
+    /// Whether a first view was complete.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete.load(Ordering::Acquire)
+    }
+
+    /// Returns what is known of a revision.
+    pub(crate) fn find(&self, name: &RevisionName) -> Found {
+        match self.revisions.load().get(name) {
+            Some(Some(served)) => Found::Served(Arc::clone(served)),
+            Some(None) => Found::NotOptedIn,
+            None => Found::Unknown,
+        }
+    }
+
+    /// Returns all revisions that are served.
+    pub(crate) fn served(&self) -> Vec<Arc<Served>> {
+        let revisions = self.revisions.load();
+        revisions.values().flatten().map(Arc::clone).collect()
+    }
+
+    /// Makes what is served as the view says. Must be called on the runtime, from one task at a time.
+    pub(crate) fn apply(&self, view: &View) {
+        let old = self.revisions.load_full();
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut revisions = HashMap::new();
+        let mut functions = BTreeMap::new();
+        for (name, revision) in &view.revisions {
+            if !revision.settings.opted_in() {
+                revisions.insert(name.clone(), None);
+                continue;
+            }
+            let before = old.get(name).and_then(Option::as_ref);
+            let function = self.function_of(revision, &mut parts.functions, &mut functions);
+            let served = match before {
+                Some(before) if before.is_as(revision) => Arc::clone(before),
+                _ => self.serve(revision, function),
+            };
+            revisions.insert(name.clone(), Some(served));
+        }
+        for (name, served) in old.iter() {
+            if let Some(served) = served
+                && !matches!(revisions.get(name), Some(Some(_)))
+            {
+                self.metrics.forget(&served.revision);
+            }
+        }
+        let mut pods = BTreeMap::new();
+        for revision in view.revisions.values() {
+            let Some(Some(served)) = revisions.get(&revision.name) else {
+                continue;
+            };
+            for (ordinal, (&address, pod)) in (0..).zip(&revision.pods) {
+                let key = (revision.name.clone(), address);
+                let is_ready = pod.is_ready || !revision.needs_readiness;
+                let task = match parts.pods.remove(&key) {
+                    Some(task) => {
+                        task.ready.send_replace(is_ready);
+                        task
+                    }
+                    None => self.watch(served, address, ordinal, is_ready),
+                };
+                pods.insert(key, task);
+            }
+        }
+        // Those that are left are gone.
+        parts.pods = pods;
+        parts.functions = functions;
+        drop(parts);
+        self.revisions.store(Arc::new(revisions));
+        self.is_complete.store(true, Ordering::Release);
+    }
+
+    /// The function of a revision: the one that runs, or a new one.
+    fn function_of(
+        &self,
+        revision: &Revision,
+        running: &mut BTreeMap<FunctionName, Running>,
+        functions: &mut BTreeMap<FunctionName, Running>,
+    ) -> Arc<Function> {
+        let name = revision.function();
+        if let Some(known) = functions.get(&name) {
+            return Arc::clone(&known.function);
+        }
+        let running = running.remove(&name).unwrap_or_else(|| {
+            let function = Function::new(name.clone(), self.settings(revision), self.clock);
+            let timer = tokio::spawn(Arc::clone(&function).run());
+            Running { function, timer }
+        });
+        let function = Arc::clone(&running.function);
+        functions.insert(name, running);
+        function
+    }
+
+    fn settings(&self, revision: &Revision) -> Settings {
+        let asked = &revision.settings;
+        let places = revision
+            .concurrency()
+            .map_or(PLACES_DEFAULT, |n| n as usize);
+        Settings {
+            rule: Rule::LateBinding,
+            order: if asked.slo.is_some() {
+                Order::Deadline
+            } else {
+                Order::Arrival
+            },
+            late: match asked.late {
+                annotations::Late::Serve => Late::Serve,
+                annotations::Late::Shed => Late::Shed,
+            },
+            depth: asked
+                .queue_depth
+                .unwrap_or_else(|| DEPTH_PER_PLACE.saturating_mul(places)),
+            waiting_min: WAITING_MIN,
+            waiting_max: self.waiting_max,
+            margin_percent: MARGIN_PERCENT,
+            hand_over: HAND_OVER,
+            // Nothing known, nothing assumed: until the first sample nobody is late before the deadline itself.
+            execution: Span::ZERO,
+            classes: class::COUNT,
+            slo: asked.slo.map(Span::from),
+        }
+    }
+
+    fn serve(&self, revision: &Revision, function: Arc<Function>) -> Arc<Served> {
+        let settings = &revision.settings;
+        for problem in &revision.problems {
+            tracing::warn!(revision = %revision.name, problem, "an annotation cannot be used");
+        }
+        let trust = match settings.trust_budget {
+            annotations::TrustBudget::All => Trust::All,
+            annotations::TrustBudget::Floor => Trust::Floor,
+            annotations::TrustBudget::None => Trust::None,
+        };
+        let metrics = self.metrics.revision(revision);
+        Arc::new(Served {
+            function,
+            deadlines: Deadlines::new(settings.slo, trust, revision.timeout),
+            limits: revision.time_limits(),
+            mid_stream_timeout: match settings.mid_stream_timeout {
+                annotations::MidStreamTimeout::Text => MidStreamTimeout::Text,
+                annotations::MidStreamTimeout::Abort => MidStreamTimeout::Abort,
+            },
+            stat: RevisionStat::new(revision.concurrency(), Instant::now()),
+            observer: Arc::new(Observer {
+                recorder: Some(Arc::clone(&metrics) as Arc<dyn Recorder>),
+                ..Observer::default()
+            }),
+            metrics,
+            revision: Revision {
+                pods: BTreeMap::new(),
+                ..revision.clone()
+            },
+        })
+    }
+
+    fn watch(
+        &self,
+        served: &Arc<Served>,
+        address: SocketAddr,
+        ordinal: u32,
+        is_ready: bool,
+    ) -> PodTask {
+        let concurrency = served.revision.concurrency();
+        let upstream = Upstream::new(
+            upstream::Settings {
+                address,
+                peer: PEER,
+                idle_max: concurrency.map_or(IDLE_UNLIMITED, |places| places as usize),
+                dial_attempts: DIAL_ATTEMPTS,
+            },
+            Arc::clone(&self.buffered),
+        );
+        let instance = Instance::new(address, served.revision.name.clone(), upstream);
+        let (sender, ready) = watch::channel(is_ready);
+        let watched = Watched {
+            instance: Arc::clone(&instance),
+            function: Arc::clone(&served.function),
+            shape: Shape {
+                stages: match served.revision.settings.variant {
+                    annotations::Variant::Monolith => 1,
+                    annotations::Variant::Pipeline => 2,
+                },
+                ..Shape::monolith(
+                    concurrency.map_or(Places::Unlimited, Places::Fixed),
+                    ordinal,
+                )
+            },
+            ready,
+            clock: self.clock,
+        };
+        PodTask {
+            instance,
+            ready: sender,
+            task: tokio::spawn(watched.run()),
+        }
+    }
+
+    /// Closes connections that have been idle for too long.
+    pub(crate) fn sweep(&self) {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        for pod in parts.pods.values() {
+            pod.instance.upstream.sweep();
+        }
+    }
+
+    /// Hands the figures of every function, and of every pod that has yet to answer, to `visit`.
+    pub(crate) fn figures(&self, visit: &mut dyn FnMut(FunctionFigures<'_>)) {
+        let served = self.served();
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        for running in parts.functions.values() {
+            let function = &running.function;
+            let of_it = |served: &&Arc<Served>| Arc::ptr_eq(&served.function, function);
+            let Some(first) = served.iter().find(of_it) else {
+                continue;
+            };
+            let names: Vec<_> = served
+                .iter()
+                .filter(of_it)
+                .map(|it| &it.revision.name)
+                .collect();
+            let pods = parts
+                .pods
+                .keys()
+                .filter(|(name, _)| names.contains(&name))
+                .count();
+            let standing = function.standing();
+            let ready = standing.instances.len().saturating_sub(standing.ejected);
+            visit(FunctionFigures {
+                labels: [&function.name.namespace, first.revision.label()],
+                waiting: standing.waiting,
+                instances: [
+                    ready,
+                    standing.ejected,
+                    pods.saturating_sub(standing.instances.len()),
+                ],
+                decisions: standing.counts.decisions,
+                ejections: standing.counts.ejections,
+            });
+        }
+    }
+
+    /// Returns all functions as they stand, for people and programs.
+    pub(crate) fn describe(&self) -> serde_json::Value {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let functions = parts.functions.values().map(|running| {
+            let function = &running.function;
+            let standing = function.standing();
+            let instances = standing.instances.iter().map(|(instance, requests)| {
+                serde_json::json!({
+                    "address": instance.address.to_string(),
+                    "revision": instance.revision.name,
+                    "requests": requests,
+                })
+            });
+            serde_json::json!({
+                "namespace": function.name.namespace,
+                "function": function.name.name,
+                "version": function.name.version,
+                "waiting": standing.waiting,
+                "waiting_max": standing.waiting_max,
+                "ejected": standing.ejected,
+                "instances": instances.collect::<Vec<_>>(),
+            })
+        });
+        serde_json::json!({ "functions": functions.collect::<Vec<_>>() })
+    }
+}
+
+impl Served {
+    /// Whether it serves this revision already, whatever its pods.
+    fn is_as(&self, revision: &Revision) -> bool {
+        let own = &self.revision;
+        (&own.service, &own.configuration, &own.settings)
+            == (
+                &revision.service,
+                &revision.configuration,
+                &revision.settings,
+            )
+            && own.container_concurrency == revision.container_concurrency
+            && own.needs_readiness == revision.needs_readiness
+            && own.time_limits() == revision.time_limits()
+    }
+}

@@ -1,0 +1,596 @@
+//! A request's way through role `data` (knative-data-plane 5.2): probes, look-up, timeouts, the function's queue, an
+//! instance.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE, USER_AGENT};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use policy::routing::{Completion, RefuseReason};
+use policy::{Span, Time, class};
+use proxy::body::ProxyBody;
+use proxy::buffered::Buffered;
+use proxy::client_body::{ClientBody, ReadAhead};
+use proxy::clock::Clock;
+use proxy::connection::{Client, Handler};
+use proxy::deadline::Told;
+use proxy::exchange::Exchange;
+use proxy::forward::{self, Asked, Passage, discard, note};
+use proxy::headers::{self, KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
+use proxy::malformed;
+use proxy::outcome::Outcome;
+use proxy::relay::{InFlight, MidStreamTimeout, Place, SERVER_TIMING, timing};
+use proxy::respond;
+use proxy::timeouts::{Expired, TimeLimits, Timeouts};
+use proxy::upstream::UpstreamError;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::function::{Bound, Claim, Refused};
+use crate::metrics::{Metrics, PassReason};
+use crate::pass::{self, PassThrough};
+use crate::registry::{Found, PEER, Registry, Served};
+use crate::stat::Counted;
+use crate::telling::Telling;
+use crate::view::RevisionName;
+
+/// How long earlier hops of Weir held the request, in µs.
+const HELD_US: HeaderName = HeaderName::from_static("weir-held-us");
+/// The mark by which the autoscaler counts a request once.
+const ACTIVATOR: HeaderValue = HeaderValue::from_static("activator");
+/// A request that finds no connection is sent elsewhere so often.
+const TRIES_MAX: u32 = 10;
+
+/// The listeners' handler.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) pass: PassThrough,
+    pub(crate) telling: Arc<Telling>,
+    pub(crate) clock: Clock,
+    pub(crate) buffered: Arc<Buffered>,
+    pub(crate) read_ahead: Arc<ReadAhead>,
+    pub(crate) tunnels: TaskTracker,
+    /// All goes to Knative's own activator.
+    pub(crate) is_disabled: bool,
+    pub(crate) is_stopping: AtomicBool,
+    /// When the last request came.
+    pub(crate) last_request: watch::Sender<Instant>,
+    pub(crate) head_lines: usize,
+}
+
+/// What a request holds until its answer has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// Its place at an instance.
+    bound: Option<Bound>,
+    /// Its count in the stat.
+    counted: Option<Counted>,
+}
+
+impl Place for Held {
+    fn complete(&mut self) {
+        if let Some(bound) = &mut self.bound {
+            bound.complete();
+        }
+    }
+}
+
+/// What is known of a request when it has come.
+#[derive(Debug)]
+struct Arrived {
+    arrival: Instant,
+    /// It is not served: this is the answer.
+    malformed: Option<Box<Response<ProxyBody<Held>>>>,
+    in_flight: InFlight<Held>,
+}
+
+impl Handler for Data {
+    type Place = Held;
+
+    fn handle(
+        self: Arc<Self>,
+        client: Client,
+        mut request: Request<Incoming>,
+    ) -> impl Future<Output = Response<ProxyBody<Held>>> + Send {
+        // Not within the future: hyper drops it before it has run if the client leaves with its request.
+        let mut arrived = self.begin(&client, &mut request);
+        let mut request =
+            request.map(|body| ClientBody::new(body, client.http1.clone(), &self.buffered));
+        // Held here and lent to all steps: handed through by value, it would have room in each one's future.
+        async move { self.serve(&client, &mut request, &mut arrived).await }
+    }
+}
+
+impl Data {
+    fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Arrived {
+        let is_doubtful = client.http1.as_ref().is_some_and(|own| own.is_malformed());
+        let serving = client.begin(request.headers());
+        let malformed = if is_doubtful {
+            Some(respond::bad_request("the body before it cannot be read"))
+        } else {
+            malformed::refuse(request, self.head_lines)
+        };
+        Arrived {
+            arrival: Instant::now(),
+            malformed: malformed.map(Box::new),
+            in_flight: InFlight {
+                serving,
+                ..InFlight::default()
+            },
+        }
+    }
+
+    async fn serve(
+        &self,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        arrived: &mut Arrived,
+    ) -> Response<ProxyBody<Held>> {
+        if let Some(answer) = arrived.malformed.take() {
+            discard(request);
+            return *answer;
+        }
+        if let Some(answer) = self.answer_probe(request.headers_mut()) {
+            discard(request);
+            return answer;
+        }
+        self.last_request.send_replace(arrived.arrival);
+        let served = match self.look_up(request) {
+            Ok(served) => served,
+            Err((reason, name)) => {
+                self.metrics.pass(reason);
+                return self.pass_through(client, request, arrived, name).await;
+            }
+        };
+        let exchange = served.observer.begin(
+            request,
+            client,
+            arrived.arrival,
+            || false,
+            served.revision.concurrency().is_some(),
+        );
+        arrived.in_flight.exchange.clone_from(&exchange);
+        let head_only = request.method() == Method::HEAD;
+        let mut response = self.answer(&served, client, request, arrived).await;
+        if let Some(exchange) = exchange {
+            exchange.answer(response.status().as_u16());
+            response.body_mut().observe(exchange, head_only);
+        }
+        response
+    }
+
+    /// Items 1 to 3 of 5.2: the kubelet, the ingress, the autoscaler.
+    fn answer_probe(&self, headers: &mut HeaderMap) -> Option<Response<ProxyBody<Held>>> {
+        let is_kubelet = headers.contains_key(KUBELET_PROBE)
+            || headers
+                .get(USER_AGENT)
+                .is_some_and(|agent| agent.as_bytes().starts_with(b"kube-probe/"));
+        if is_kubelet {
+            let why = if self.is_stopping.load(Ordering::Relaxed) {
+                "shutting down"
+            } else if !self.is_disabled && !self.registry.is_complete() {
+                "the view of the cluster is not complete yet"
+            } else {
+                return Some(respond::empty(StatusCode::OK));
+            };
+            return Some(respond::error(StatusCode::INTERNAL_SERVER_ERROR, why));
+        }
+        let Some(probe) = headers.get(NETWORK_PROBE).filter(|probe| !probe.is_empty()) else {
+            headers.remove(NETWORK_HASH);
+            return None;
+        };
+        if probe == "probe" {
+            let mut answer = respond::empty(StatusCode::OK);
+            if let Some(hash) = headers.remove(NETWORK_HASH) {
+                answer.headers_mut().insert(NETWORK_HASH, hash);
+            }
+            return Some(answer);
+        }
+        if probe == "activator" {
+            return Some(respond::text(StatusCode::OK, "activator"));
+        }
+        let value = String::from_utf8_lossy(probe.as_bytes());
+        Some(respond::error(
+            StatusCode::BAD_REQUEST,
+            &format!("unexpected probe header value: {value:?}"),
+        ))
+    }
+
+    /// Item 5: whose request it is.
+    fn look_up(
+        &self,
+        request: &Request<ClientBody>,
+    ) -> Result<Arc<Served>, (PassReason, Option<RevisionName>)> {
+        if self.is_disabled {
+            return Err((PassReason::Disabled, None));
+        }
+        if !self.registry.is_complete() {
+            return Err((PassReason::ViewIncomplete, None));
+        }
+        let name = revision_of(request).ok_or((PassReason::UnknownRevision, None))?;
+        match self.registry.find(&name) {
+            Found::Served(served) => Ok(served),
+            Found::NotOptedIn => Err((PassReason::NotOptedIn, Some(name))),
+            Found::Unknown => Err((PassReason::UnknownRevision, Some(name))),
+        }
+    }
+
+    async fn answer(
+        &self,
+        served: &Arc<Served>,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        arrived: &mut Arrived,
+    ) -> Response<ProxyBody<Held>> {
+        let timeouts = Timeouts::new(served.limits, arrived.arrival);
+        let grpc = respond::is_grpc(request.headers());
+        let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
+        let exchange = arrived.in_flight.exchange.clone();
+        let in_flight = &mut arrived.in_flight;
+        let forward = self.forward(
+            served,
+            client,
+            request,
+            in_flight,
+            &timeouts,
+            informed.as_ref(),
+        );
+        match timeouts.run(informed.as_ref(), pin!(forward)).await {
+            Ok(response) => response,
+            Err(Expired) => {
+                note(exchange.as_ref(), Outcome::Timeout);
+                respond::timeout(timeouts.text(), grpc)
+            }
+        }
+    }
+
+    async fn forward(
+        &self,
+        served: &Arc<Served>,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        in_flight: &mut InFlight<Held>,
+        timeouts: &Timeouts,
+        informed: Option<&Arc<AtomicBool>>,
+    ) -> Response<ProxyBody<Held>> {
+        let asked = Asked::of(client, request);
+        let exchange = in_flight.exchange.clone();
+        if asked.upgrade.is_some() && !request.body().is_empty() {
+            note(exchange.as_ref(), Outcome::Malformed);
+            discard(request);
+            return respond::bad_request("an upgrade has no body");
+        }
+        request.body_mut().observe(exchange.clone());
+        let arrival = self.clock.time(timeouts.arrival);
+        let way = Way {
+            told: served.deadlines.read(request.headers(), arrival),
+            held_before: held_before(request.headers()),
+            arrival,
+        };
+        let is_cold = !served.function.has_instance();
+        let is_told = is_cold && served.stat.is_idle();
+        if is_told {
+            self.telling.tell_at_once(&served.revision.name);
+        }
+        in_flight.place.counted = Some(served.stat.arrive(timeouts.arrival, is_told));
+        let mut is_again = false;
+        let mut tries = 1;
+        loop {
+            let acquired = self.acquire(served, client, request, &way, is_again).await;
+            let bound = match acquired {
+                Ok(bound) => bound,
+                Err(refused) => {
+                    return self.refuse(served, &refused, exchange.as_ref(), asked.grpc);
+                }
+            };
+            let begun = Instant::now();
+            let held = Span::from(begun.saturating_duration_since(timeouts.arrival));
+            served.metrics.hold(held, is_cold);
+            if let (Found::Served(of), Some(counted)) = (
+                self.registry.find(&bound.instance.revision),
+                &mut in_flight.place.counted,
+            ) {
+                of.stat.take_over(counted);
+            }
+            let instance = Arc::clone(&bound.instance);
+            in_flight.place.bound = Some(bound);
+            if !is_again {
+                self.rewrite(served, client, request, &way);
+                if let Some((protocol, _)) = &asked.upgrade {
+                    let headers = request.headers_mut();
+                    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+                    headers.insert(UPGRADE, protocol.clone());
+                }
+            } else {
+                self.stamp(served, request.headers_mut(), &way);
+            }
+            let host = instance.upstream.host();
+            if forward::to_upstream_form(request, Some(host.clone()), host).is_err() {
+                note(exchange.as_ref(), Outcome::Malformed);
+                return respond::error(StatusCode::URI_TOO_LONG, "the escaped target is too long");
+            }
+            if let Some(exchange) = &exchange {
+                let method = request.method().clone();
+                exchange.dispatch(begun, &method, request.headers_mut());
+            }
+            let refresh = |headers: &mut HeaderMap| self.stamp(served, headers, &way);
+            let sent = forward::send(&instance.upstream, request, &asked, informed, refresh).await;
+            let error = match sent {
+                Ok((mut response, source)) => {
+                    instance.hear(self.clock.now());
+                    if let Some(bound) = &mut in_flight.place.bound {
+                        bound.answered();
+                    }
+                    if let Some(exchange) = &exchange {
+                        exchange.upstream_answered(response.status().as_u16());
+                    }
+                    let waited = begun.saturating_duration_since(timeouts.arrival);
+                    if let Some(value) = timing("hold", waited) {
+                        response.headers_mut().append(SERVER_TIMING, value);
+                    }
+                    let in_flight = std::mem::take(in_flight);
+                    let passage = Passage {
+                        client,
+                        peer: PEER,
+                        timeouts,
+                        buffered: &self.buffered,
+                        mid_stream_timeout: served.mid_stream_timeout,
+                        tunnels: &self.tunnels,
+                    };
+                    return pass_on(passage, asked, response, source, in_flight).await;
+                }
+                Err(error) => error,
+            };
+            let Some(bound) = &mut in_flight.place.bound else {
+                return respond::bad_gateway(&error, asked.grpc);
+            };
+            match &error {
+                // No byte of it was written.
+                UpstreamError::Dial { .. } if tries < TRIES_MAX => {
+                    bound.completion = Completion::NotConnected;
+                    in_flight.place.bound = None;
+                    is_again = true;
+                    tries += 1;
+                    tracing::debug!(%error, "no connection; the request goes elsewhere");
+                    continue;
+                }
+                UpstreamError::Dial { .. } => bound.completion = Completion::NotConnected,
+                UpstreamError::ClientBody => {
+                    note(exchange.as_ref(), Outcome::Malformed);
+                    return respond::bad_request("the body cannot be read");
+                }
+                _ => bound.completion = Completion::Broken,
+            }
+            note(exchange.as_ref(), Outcome::Failed);
+            tracing::debug!(%error, instance = %instance.address, "no answer from the pod");
+            return respond::bad_gateway(&error, asked.grpc);
+        }
+    }
+
+    /// Waits for a place at an instance.
+    async fn acquire(
+        &self,
+        served: &Served,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        way: &Way,
+        is_again: bool,
+    ) -> Result<Bound, Refused> {
+        let length = if request.body().is_empty() {
+            Some(0)
+        } else {
+            headers::content_length(request.headers())
+        };
+        let claim = Claim {
+            arrival: way.arrival,
+            deadline: way.told.deadline,
+            class: class::of(way.told.deadline.objective, length),
+            is_again,
+        };
+        let mut acquire = pin!(Arc::clone(&served.function).acquire(claim));
+        // Reading would tell a client that waits for it to go on.
+        let reads = client.http1.is_some() && !headers::expects_continue(request.headers());
+        std::future::poll_fn(|cx| {
+            let acquired = acquire.as_mut().poll(cx);
+            if acquired.is_pending() && reads {
+                request.body_mut().read_ahead(&self.read_ahead, cx);
+            }
+            acquired
+        })
+        .await
+    }
+
+    fn refuse(
+        &self,
+        served: &Served,
+        refused: &Refused,
+        exchange: Option<&Arc<Exchange>>,
+        grpc: bool,
+    ) -> Response<ProxyBody<Held>> {
+        match refused.reason {
+            RefuseReason::Full | RefuseReason::Displaced => {
+                note(exchange, Outcome::Refused);
+                respond::queue_full(grpc)
+            }
+            RefuseReason::Late => {
+                note(exchange, Outcome::Shed);
+                served.stat.add_shed(refused.execution);
+                respond::late(refused.retry_after, grpc)
+            }
+        }
+    }
+
+    /// Item 12: what a pod's queue-proxy expects of an activator.
+    fn rewrite(
+        &self,
+        served: &Served,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        way: &Way,
+    ) {
+        let host = host_of(request);
+        let headers = request.headers_mut();
+        let original = headers::take_knative(headers).or(host);
+        headers::remove_hop_by_hop(headers);
+        headers::append_forwarded_for(headers, client.peer.ip());
+        if let Some(host) = original {
+            headers.insert(headers::ORIGINAL_HOST, host);
+        }
+        headers.insert(headers::PROXY_REQUEST, ACTIVATOR);
+        self.stamp(served, headers, way);
+    }
+
+    /// The budget that is left, and the time that the request was held.
+    fn stamp(&self, served: &Served, headers: &mut HeaderMap, way: &Way) {
+        let now = self.clock.now();
+        served
+            .deadlines
+            .rewrite(headers, &way.told, way.arrival, now);
+        let held = way
+            .held_before
+            .saturating_add(now.since(way.arrival).0 / 1_000);
+        headers.insert(HELD_US, HeaderValue::from(held));
+    }
+
+    /// A request that this program cannot decide on goes to Knative's own activator as it came.
+    async fn pass_through(
+        &self,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        arrived: &mut Arrived,
+        name: Option<RevisionName>,
+    ) -> Response<ProxyBody<Held>> {
+        let Some(upstream) = self.pass.upstream().await else {
+            discard(request);
+            let name = name.map_or_else(
+                || "of this host".to_owned(),
+                |name| format!("{name:?}", name = name.name),
+            );
+            return respond::error(
+                StatusCode::NOT_FOUND,
+                &format!("Error getting active endpoint: revision {name} not found"),
+            );
+        };
+        let asked = Asked::of(client, request);
+        headers::remove_hop_by_hop(request.headers_mut());
+        if let Some((protocol, _)) = &asked.upgrade {
+            let headers = request.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+            headers.insert(UPGRADE, protocol.clone());
+        }
+        if forward::to_upstream_form(request, None, upstream.host()).is_err() {
+            return respond::error(StatusCode::URI_TOO_LONG, "the escaped target is too long");
+        }
+        let timeouts = Timeouts::new(PASS_LIMITS, arrived.arrival);
+        match forward::send(&upstream, request, &asked, None, |_| {}).await {
+            Ok((response, source)) => {
+                let passage = Passage {
+                    client,
+                    peer: pass::PEER,
+                    timeouts: &timeouts,
+                    buffered: &self.buffered,
+                    mid_stream_timeout: MidStreamTimeout::Abort,
+                    tunnels: &self.tunnels,
+                };
+                let in_flight = std::mem::take(&mut arrived.in_flight);
+                pass_on(passage, asked, response, source, in_flight).await
+            }
+            Err(UpstreamError::ClientBody) => respond::bad_request("the body cannot be read"),
+            Err(error) => {
+                self.pass.failed();
+                tracing::debug!(%error, "no answer from Knative's activator");
+                respond::bad_gateway(&error, asked.grpc)
+            }
+        }
+    }
+}
+
+/// What a request's headers said of its way so far.
+#[derive(Debug)]
+struct Way {
+    told: Told,
+    /// How long earlier hops held it, in µs.
+    held_before: u64,
+    arrival: Time,
+}
+
+/// Knative's activator has limits of its own.
+const PASS_LIMITS: TimeLimits = TimeLimits {
+    request: Duration::from_secs(86_400),
+    response_start: None,
+    idle: None,
+    text: "activator request timeout",
+};
+
+/// Passes an answer on, whatever it is.
+async fn pass_on(
+    passage: Passage<'_>,
+    asked: Asked,
+    response: Response<Incoming>,
+    source: proxy::relay::Source,
+    in_flight: InFlight<Held>,
+) -> Response<ProxyBody<Held>> {
+    let (mut answer, incoming) = response.into_parts();
+    let switched = match forward::prepare(&mut answer, passage.peer) {
+        Ok(switched) => switched,
+        Err(error) => {
+            note(in_flight.exchange.as_ref(), Outcome::Failed);
+            return respond::bad_gateway(&error, asked.grpc);
+        }
+    };
+    if answer.status == StatusCode::SWITCHING_PROTOCOLS {
+        let switch = passage.switch(asked, (answer, switched), source, in_flight);
+        return Box::pin(switch).await;
+    }
+    let mut response = passage.relay(&asked, (answer, incoming), source, in_flight, None);
+    // The pod's queue-proxy has seen to the type.
+    response.extensions_mut().remove::<forward::Untyped>();
+    response
+}
+
+fn held_before(headers: &HeaderMap) -> u64 {
+    let value = headers.get(HELD_US).and_then(|value| value.to_str().ok());
+    value.and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// The host that the client named.
+fn host_of(request: &Request<ClientBody>) -> Option<HeaderValue> {
+    let authority = request.uri().authority().and_then(|authority| {
+        let host = authority.as_str().rsplit('@').next()?;
+        HeaderValue::from_str(host).ok()
+    });
+    match request.version() {
+        Version::HTTP_2 => authority.or_else(|| request.headers().get(HOST).cloned()),
+        _ => request.headers().get(HOST).cloned().or(authority),
+    }
+    .filter(headers::is_host)
+}
+
+/// By Knative's headers, else by a host `<revision>.<namespace>.svc.<domain>`.
+fn revision_of(request: &Request<ClientBody>) -> Option<RevisionName> {
+    let text = |name: &HeaderName| request.headers().get(name)?.to_str().ok();
+    let named = text(&headers::SERVING_NAMESPACE).zip(text(&headers::SERVING_REVISION));
+    let (namespace, name) = match named.filter(|(a, b)| !a.is_empty() && !b.is_empty()) {
+        Some(named) => named,
+        None => {
+            let host = request.uri().authority().map(|authority| authority.host());
+            let host = host.or_else(|| text(&HOST)?.split(':').next())?;
+            let mut labels = host.split('.');
+            let (name, namespace) = (labels.next()?, labels.next()?);
+            if labels.next() != Some("svc") {
+                return None;
+            }
+            (namespace, name)
+        }
+    };
+    Some(RevisionName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}

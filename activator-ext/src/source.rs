@@ -1,0 +1,3 @@
+//! Where [views](crate::view::View) come from.
+
+pub(crate) mod manifests;

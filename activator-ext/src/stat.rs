@@ -1,0 +1,206 @@
+//! What the autoscaler hears of requests (design 4.9): for each revision, each second, the mean number of requests that are
+//! carried, and how many came.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use policy::Span;
+use policy::scaling::shed_concurrency;
+use tokio::time::Instant;
+
+/// How long a window lasts.
+pub(crate) const WINDOW: Duration = Duration::from_secs(1);
+
+/// Counts the requests of one revision.
+#[derive(Debug)]
+pub(crate) struct RevisionStat {
+    /// Requests at an instance at once, where that is limited.
+    concurrency: Option<u32>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug)]
+struct Counts {
+    /// When the area was last brought up to date.
+    updated: Instant,
+    window_start: Instant,
+    carried: u32,
+    arrivals: u32,
+    /// Carried requests times seconds, in this window.
+    area: f64,
+    /// For how long the requests that were shed in this window would have run.
+    shed: Span,
+    /// One of this window's was reported at once: it is not to be reported twice.
+    reported_ahead: bool,
+}
+
+/// A window that is over.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Window {
+    /// Mean number of requests carried, with those that were shed for as long as they would have run.
+    pub(crate) concurrency: f64,
+    /// Arrivals.
+    pub(crate) arrivals: f64,
+}
+
+/// A request that is counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<RevisionStat>);
+
+impl RevisionStat {
+    /// Nothing has come.
+    #[must_use]
+    pub(crate) fn new(concurrency: Option<u32>, now: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            concurrency,
+            counts: Mutex::new(Counts {
+                updated: now,
+                window_start: now,
+                carried: 0,
+                arrivals: 0,
+                area: 0.0,
+                shed: Span::ZERO,
+                reported_ahead: false,
+            }),
+        })
+    }
+
+    /// A request arrives. `is_told`: the autoscaler hears of it at once.
+    #[must_use]
+    pub(crate) fn arrive(self: &Arc<Self>, now: Instant, is_told: bool) -> Counted {
+        let mut counts = self.counts();
+        counts.update(now);
+        counts.carried += 1;
+        counts.arrivals = counts.arrivals.saturating_add(1);
+        counts.reported_ahead |= is_told;
+        drop(counts);
+        Counted(Arc::clone(self))
+    }
+
+    /// A request goes to an instance of another revision: it counts there from now on, and as an arrival here.
+    pub(crate) fn take_over(self: &Arc<Self>, counted: &mut Counted) {
+        if Arc::ptr_eq(self, &counted.0) {
+            return;
+        }
+        let now = Instant::now();
+        let mut counts = self.counts();
+        counts.update(now);
+        counts.carried += 1;
+        drop(counts);
+        *counted = Counted(Arc::clone(self));
+    }
+
+    /// Whether nothing is carried.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.counts().carried == 0
+    }
+
+    /// A request was shed that would have run for so long.
+    pub(crate) fn add_shed(&self, execution: Span) {
+        let mut counts = self.counts();
+        counts.shed = Span(counts.shed.0.saturating_add(execution.0));
+    }
+
+    /// Ends the window, and begins the next.
+    pub(crate) fn finish_window(&self, now: Instant) -> Window {
+        let mut counts = self.counts();
+        counts.update(now);
+        let length = now.saturating_duration_since(counts.window_start);
+        let shed = shed_concurrency(counts.shed, length.into(), self.concurrency);
+        let mean = if length.is_zero() {
+            0.0
+        } else {
+            counts.area / length.as_secs_f64()
+        };
+        let ahead = f64::from(u8::from(counts.reported_ahead));
+        let window = Window {
+            concurrency: (mean + shed - ahead).max(0.0),
+            arrivals: (f64::from(counts.arrivals) - ahead).max(0.0),
+        };
+        counts.window_start = now;
+        counts.arrivals = 0;
+        counts.area = 0.0;
+        counts.shed = Span::ZERO;
+        counts.reported_ahead = false;
+        window
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn update(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.updated).as_secs_f64();
+        self.updated = self.updated.max(now);
+        self.area += f64::from(self.carried) * elapsed;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut counts = self.0.counts();
+        counts.update(Instant::now());
+        counts.carried -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_window_holds_the_mean_of_what_was_carried_and_all_arrivals() {
+        let stat = RevisionStat::new(Some(1), Instant::now());
+        let first = stat.arrive(Instant::now(), false);
+        let second = stat.arrive(Instant::now(), false);
+        tokio::time::advance(WINDOW / 2).await;
+        drop(first);
+        tokio::time::advance(WINDOW / 2).await;
+        let window = stat.finish_window(Instant::now());
+        assert_eq!((window.concurrency, window.arrivals), (1.5, 2.0));
+        tokio::time::advance(WINDOW).await;
+        drop(second);
+        let window = stat.finish_window(Instant::now());
+        assert_eq!((window.concurrency, window.arrivals), (1.0, 0.0));
+        assert!(stat.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_told_at_once_is_told_once() {
+        let stat = RevisionStat::new(None, Instant::now());
+        let _request = stat.arrive(Instant::now(), true);
+        tokio::time::advance(WINDOW).await;
+        let window = stat.finish_window(Instant::now());
+        assert_eq!((window.concurrency, window.arrivals), (0.0, 0.0));
+        tokio::time::advance(WINDOW).await;
+        assert_eq!(stat.finish_window(Instant::now()).concurrency, 1.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_moves_is_carried_by_one_revision_at_a_time() {
+        let [from, to] = [(); 2].map(|()| RevisionStat::new(None, Instant::now()));
+        let mut counted = from.arrive(Instant::now(), false);
+        tokio::time::advance(WINDOW / 4).await;
+        to.take_over(&mut counted);
+        to.take_over(&mut counted);
+        tokio::time::advance(WINDOW / 4).await;
+        drop(counted);
+        tokio::time::advance(WINDOW / 2).await;
+        let now = Instant::now();
+        let windows = [from.finish_window(now), to.finish_window(now)];
+        assert_eq!(windows.map(|window| window.concurrency), [0.25, 0.25]);
+        assert!(from.is_idle() && to.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_shed_counts_for_as_long_as_it_would_have_run() {
+        let stat = RevisionStat::new(Some(2), Instant::now());
+        stat.add_shed(Span::from_millis(500));
+        tokio::time::advance(WINDOW).await;
+        assert_eq!(stat.finish_window(Instant::now()).concurrency, 0.5);
+        tokio::time::advance(WINDOW).await;
+        assert_eq!(stat.finish_window(Instant::now()).concurrency, 0.0);
+    }
+}
