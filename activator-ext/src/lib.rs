@@ -88,6 +88,7 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
     config.log.clone().start(Identity {
         key: NAME.to_owned(),
         pod: config.pod.clone(),
+        logger: "activator",
     });
     match process::runtime() {
         Ok(runtime) => {

@@ -16,7 +16,7 @@ use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
 use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
-use proxy::deadline::Told;
+use proxy::deadline::{HELD_US, Told};
 use proxy::exchange::Exchange;
 use proxy::forward::{self, Asked, Passage, discard, note};
 use proxy::headers::{self, KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
@@ -38,8 +38,6 @@ use crate::stat::Counted;
 use crate::telling::Telling;
 use crate::view::RevisionName;
 
-/// How long earlier hops of Weir held the request, in µs.
-const HELD_US: HeaderName = HeaderName::from_static("weir-held-us");
 /// The mark by which the autoscaler counts a request once.
 const ACTIVATOR: HeaderValue = HeaderValue::from_static("activator");
 /// A request that finds no connection is sent elsewhere so often.
@@ -268,11 +266,11 @@ impl Data {
         }
         request.body_mut().observe(exchange.clone());
         let arrival = self.clock.time(timeouts.arrival);
-        let way = Way {
-            told: served.deadlines.read(request.headers(), arrival),
-            held_before: held_before(request.headers()),
-            arrival,
-        };
+        let told = served.deadlines.read(request.headers(), arrival);
+        if let Some(exchange) = exchange.as_ref().filter(|_| told.held > Span::ZERO) {
+            exchange.note_held(Duration::from_nanos(told.held.0));
+        }
+        let way = Way { told, arrival };
         let is_cold = !served.function.has_instance();
         let is_told = is_cold && served.stat.is_idle();
         if is_told {
@@ -452,10 +450,8 @@ impl Data {
         served
             .deadlines
             .rewrite(headers, &way.told, way.arrival, now);
-        let held = way
-            .held_before
-            .saturating_add(now.since(way.arrival).0 / 1_000);
-        headers.insert(HELD_US, HeaderValue::from(held));
+        let held = way.told.held.0.saturating_add(now.since(way.arrival).0);
+        headers.insert(HELD_US, HeaderValue::from(held / 1_000));
     }
 
     /// A request that this program cannot decide on goes to Knative's own activator as it came.
@@ -515,8 +511,6 @@ impl Data {
 #[derive(Debug)]
 struct Way {
     told: Told,
-    /// How long earlier hops held it, in µs.
-    held_before: u64,
     arrival: Time,
 }
 
@@ -552,11 +546,6 @@ async fn pass_on(
     // The pod's queue-proxy has seen to the type.
     response.extensions_mut().remove::<forward::Untyped>();
     response
-}
-
-fn held_before(headers: &HeaderMap) -> u64 {
-    let value = headers.get(HELD_US).and_then(|value| value.to_str().ok());
-    value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 /// The host that the client named.

@@ -10,6 +10,8 @@ use policy::{Span, Time};
 const BUDGET: HeaderName = HeaderName::from_static("weir-budget-ms");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
+/// How long earlier hops of Weir held the request, in µs.
+pub const HELD_US: HeaderName = HeaderName::from_static("weir-held-us");
 /// Headers of Weir's own begin so.
 const PREFIX: &str = "weir-";
 
@@ -28,6 +30,8 @@ pub struct Deadlines {
 pub struct Told {
     /// Until when it must be answered.
     pub deadline: Deadline,
+    /// How long earlier hops of Weir held it: at most the revision's timeout.
+    pub held: Span,
     grpc_timeout: Option<Span>,
     has_budget: bool,
 }
@@ -65,7 +69,9 @@ impl Deadlines {
             revision_timeout: self.revision_timeout,
             trust: self.trust,
         };
+        let held = self.value(headers, &HELD_US, parse_micros);
         Told {
+            held: held.unwrap_or_default().min(self.revision_timeout),
             deadline: signals.deadline(arrival),
             grpc_timeout,
             has_budget: budget.is_some(),
@@ -133,6 +139,15 @@ fn parse_millis(text: &str) -> Option<Span> {
         .map(Span::from_millis)
 }
 
+/// Whole microseconds; digits only.
+fn parse_micros(text: &str) -> Option<Span> {
+    if !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let micros: u64 = text.parse().ok()?;
+    Some(Span(micros.saturating_mul(1_000)))
+}
+
 /// gRPC over HTTP/2, `Timeout`: at most eight digits and a unit of `H M S m u n`.
 pub fn parse_grpc_timeout(text: &str) -> Option<Span> {
     let (unit_at, unit) = text.char_indices().next_back()?;
@@ -196,6 +211,20 @@ mod tests {
     fn a_budget_is_bounded_by_the_revision_timeout() {
         let told = deadlines(Some(200)).read(&headers(&[("weir-budget-ms", "99999999")]), ARRIVAL);
         assert_eq!(told.deadline.objective, Some(Span::from_secs(10)));
+    }
+
+    #[test]
+    fn the_time_that_earlier_hops_held_it_is_bounded_by_the_revision_timeout() {
+        let deadlines = deadlines(Some(200));
+        let held = |text: &str| {
+            deadlines
+                .read(&headers(&[("weir-held-us", text)]), ARRIVAL)
+                .held
+        };
+        assert_eq!(held("1500"), Span(1_500_000));
+        assert_eq!(held("99999999999999"), Span::from_secs(10));
+        assert_eq!(held("-1"), Span::ZERO);
+        assert_eq!(deadlines.unusable(), 1);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Ended {
     pub status: u16,
     /// From arrival to the end of the response.
     pub response: Duration,
+    /// How long earlier hops of Weir had held it.
+    pub held: Duration,
     /// From arrival to dispatch, and from dispatch to the end of the upstream's answer; `None`: it was not dispatched.
     pub dispatched: Option<(Duration, Duration)>,
 }
@@ -78,6 +80,7 @@ struct State {
     outcome: Option<Outcome>,
     /// The response has been passed on whole.
     complete: bool,
+    held: Duration,
     dispatched: Option<Instant>,
     upstream_head: Option<(Instant, u16)>,
     upstream_end: Option<Instant>,
@@ -151,6 +154,7 @@ impl Observer {
                 status: None,
                 outcome: None,
                 complete: false,
+                held: Duration::ZERO,
                 dispatched: None,
                 upstream_head: None,
                 upstream_end: None,
@@ -201,6 +205,11 @@ impl Exchange {
         if let (Some(traces), Some(spans)) = (&self.observer.traces, &mut state.spans) {
             traces.dispatch(spans, method, headers);
         }
+    }
+
+    /// Earlier hops of Weir held it for so long.
+    pub fn note_held(&self, held: Duration) {
+        self.lock().held = held;
     }
 
     /// The head of the upstream's answer has come.
@@ -264,6 +273,7 @@ impl Drop for Exchange {
                 outcome,
                 status,
                 response,
+                held: state.held,
                 dispatched,
             });
         }

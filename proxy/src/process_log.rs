@@ -34,6 +34,8 @@ pub struct Identity {
     pub key: String,
     /// The pod's name.
     pub pod: String,
+    /// The logger's name: Knative's of the program whose place this one takes.
+    pub logger: &'static str,
 }
 
 /// How the log is written.
@@ -254,11 +256,9 @@ impl ProcessLog {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let metadata = event.metadata();
-        let logger = if self.config.problem.is_some() {
-            "fallback-logger.queueproxy"
-        } else {
-            "queueproxy"
-        };
+        let fallback = self.config.problem.is_some();
+        let prefix = if fallback { "fallback-logger." } else { "" };
+        let logger = format!("{prefix}{}", self.identity.logger);
         let head = [
             (&self.config.keys.level, self.level(*metadata.level())),
             (&self.config.keys.time, self.time(now)),

@@ -103,6 +103,7 @@ pub fn main() -> ExitCode {
     config.log.clone().start(Identity {
         key: format!("{}/{}", config.namespace, config.revision),
         pod: config.pod.clone(),
+        logger: "queueproxy",
     });
     for problem in &config.options.problems {
         tracing::warn!(problem, "an option of Weir cannot be used");

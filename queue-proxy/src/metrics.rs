@@ -253,7 +253,11 @@ impl Recorder for WeirMetrics {
         }
         if let Some((in_time, objective)) = &self.in_time
             && ended.outcome == Outcome::Answered
-            && is_in_time(*objective, ended.response.into(), ended.status)
+            && is_in_time(
+                *objective,
+                (ended.response + ended.held).into(),
+                ended.status,
+            )
         {
             in_time.inc();
         }

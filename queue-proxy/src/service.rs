@@ -5,13 +5,14 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use policy::Time;
 use policy::class;
 use policy::gate::{self, Order, RefuseReason};
+use policy::{Span, Time};
 use proxy::body::ProxyBody;
 use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
@@ -315,6 +316,9 @@ impl Proxy {
 
         let arrival = self.clock.time(timeouts.arrival);
         let told = self.deadlines_of(request.headers(), arrival);
+        if let Some(exchange) = exchange.as_ref().filter(|_| told.held > Span::ZERO) {
+            exchange.note_held(Duration::from_nanos(told.held.0));
+        }
         if !self.is_kubelet(client, request.headers()) {
             let proxied = request.headers().get(headers::PROXY_REQUEST);
             let proxied = proxied.is_some_and(|value| value == "activator");

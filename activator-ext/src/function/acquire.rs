@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use policy::profile::ClassId;
 use policy::queue::Ticket;
-use policy::routing::{BindingId, Completion, RefuseReason, Request, Routed};
+use policy::routing::{Action, BindingId, Completion, RefuseReason, Request, Routed};
 use policy::slo::Deadline;
 use policy::{RequestId, Span, Time};
 
@@ -118,9 +118,16 @@ impl Acquire {
                 Poll::Ready(Err(refused))
             }
             Routed::Waits(ticket) => {
+                // The others first: one that has just left the queue may have had this ticket's slot.
+                let own = state.actions.iter().position(
+                    |action| matches!(action, Action::Bind { ticket: of, .. } if *of == ticket),
+                );
+                let own = own.map(|own| state.actions.remove(own));
+                state.settle(now);
                 let at = state.join(ticket, waker);
                 self.waiting = Some((ticket, at));
-                // It may have been its own turn: then its waker is called.
+                // It was its own turn: its waker is called.
+                state.actions.extend(own);
                 state.settle(now);
                 self.function.set_timer(&state, now);
                 Poll::Pending

@@ -400,6 +400,24 @@ async fn hosts_and_tags_that_clients_make_up_are_bounded() {
 }
 
 #[tokio::test]
+async fn the_time_that_earlier_hops_held_a_request_counts() {
+    let app = App::saying("here").await;
+    let proxy = proxy(app.port)
+        .concurrency(1)
+        .set("WEIR_SLO", "20s")
+        .start()
+        .await;
+    for held_us in [20_000_000, 1_000_000] {
+        let line = format!("Weir-Held-Us: {held_us}\r\n");
+        proxy.connect().await.get_with("/", &line).await;
+        assert_eq!(app.seen.last().header("weir-held-us"), None);
+    }
+    let answered = ["outcome=\"answered\""];
+    counted(&proxy, "weir_requests_total", &answered, 2.0).await;
+    counted(&proxy, "weir_requests_in_time_total", &[], 1.0).await;
+}
+
+#[tokio::test]
 async fn weirs_metrics_tell_how_requests_ended() {
     let app = App::delaying().await;
     let proxy = proxy(app.port)

@@ -1,0 +1,299 @@
+//! An activator-ext process with an address of its own, and the cluster that it sees: a directory of manifests.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::{NamedTempFile, TempDir};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, timeout};
+
+use crate::PATIENCE;
+use crate::client::Client;
+use crate::metrics::Metrics;
+use crate::proxy::fresh_address;
+
+/// An activator-ext that is about to start.
+#[derive(Debug)]
+pub struct Builder {
+    binary: PathBuf,
+    ip: IpAddr,
+    environment: BTreeMap<String, String>,
+    arguments: Vec<String>,
+    folder: TempDir,
+}
+
+/// An activator-ext process. Killed when dropped.
+#[derive(Debug)]
+pub struct Activator {
+    child: Child,
+    /// Where it listens.
+    pub ip: IpAddr,
+    folder: TempDir,
+}
+
+/// A revision as its manifests say.
+#[derive(Debug, Clone)]
+pub struct Revision {
+    /// Its name, in namespace `default`.
+    pub name: String,
+    /// `spec.containerConcurrency`.
+    pub concurrency: u32,
+    /// `spec.timeoutSeconds`.
+    pub timeout_secs: u64,
+    /// `metadata.annotations`.
+    pub annotations: Vec<(String, String)>,
+    /// Where its pods' queue-proxies listen.
+    pub pods: Vec<SocketAddr>,
+}
+
+impl Revision {
+    /// A revision with one place at each pod, an objective of 10 s, and no pods.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            concurrency: 1,
+            timeout_secs: 300,
+            annotations: vec![("weir.dev/slo".to_owned(), "10s".to_owned())],
+            pods: Vec::new(),
+        }
+    }
+
+    /// Sets an annotation.
+    #[must_use]
+    pub fn annotate(mut self, key: &str, value: &str) -> Self {
+        self.annotations.retain(|(known, _)| known != key);
+        self.annotations.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn manifest(&self) -> String {
+        let mut text = format!(
+            "apiVersion: serving.knative.dev/v1\nkind: Revision\nmetadata:\n  namespace: default\n  name: {0}\n  labels: \
+             {{serving.knative.dev/service: service}}\n  annotations:\n    other.dev/key: x\n",
+            self.name
+        );
+        for (key, value) in &self.annotations {
+            let _infallible = writeln!(text, "    {key}: {value:?}");
+        }
+        let _infallible = write!(
+            text,
+            "spec:\n  containerConcurrency: {}\n  timeoutSeconds: {}\n",
+            self.concurrency, self.timeout_secs
+        );
+        // One slice for each port, as Kubernetes has one for each set of ports.
+        for (number, pod) in self.pods.iter().enumerate() {
+            let _infallible = write!(
+                text,
+                "---\nkind: EndpointSlice\nmetadata:\n  namespace: default\n  name: {0}-private-{number}\n  labels: \
+                 {{kubernetes.io/service-name: {0}-private}}\nports: [{{name: http, port: {1}}}]\nendpoints: \
+                 [{{addresses: [\"{2}\"], conditions: {{ready: true}}}}]\n",
+                self.name,
+                pod.port(),
+                pod.ip()
+            );
+        }
+        text
+    }
+}
+
+impl Builder {
+    /// An activator run from `binary`, which knows no revision.
+    ///
+    /// # Panics
+    /// If no temporary folder can be made.
+    #[must_use]
+    pub fn new(binary: &str) -> Self {
+        let ip = fresh_address();
+        let folder = TempDir::new().expect("a temporary folder");
+        fs::create_dir(folder.path().join("manifests")).expect("a folder for manifests");
+        let environment = [
+            ("WEIR_BIND", ip.to_string()),
+            ("POD_NAME", "weir-activator-0".to_owned()),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value));
+        Self {
+            binary: binary.into(),
+            ip,
+            environment: environment.into(),
+            arguments: Vec::new(),
+            folder,
+        }
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.insert(name.to_owned(), value.to_string());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned());
+        self.arguments.extend(arguments);
+        self
+    }
+
+    /// Adds a revision.
+    #[must_use]
+    pub fn revision(self, revision: &Revision) -> Self {
+        write(self.folder.path(), &revision.name, &revision.manifest());
+        self
+    }
+
+    /// Adds a manifest with this text.
+    #[must_use]
+    pub fn manifest(self, name: &str, text: &str) -> Self {
+        write(self.folder.path(), name, text);
+        self
+    }
+
+    /// Where it will listen.
+    #[must_use]
+    pub const fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// Starts it and waits for its end.
+    ///
+    /// # Panics
+    /// If it has not ended after `limit`.
+    pub async fn run_to_end(self, limit: Duration) -> (ExitStatus, String) {
+        let mut activator = self.spawn();
+        let status = timeout(limit, activator.child.wait()).await;
+        let status = status
+            .unwrap_or_else(|_| panic!("the process has not ended within {limit:?}"))
+            .expect("a status");
+        (status, activator.stderr())
+    }
+
+    /// Starts it and waits until it listens.
+    ///
+    /// # Panics
+    /// If it ends, or does not listen within [`PATIENCE`].
+    pub async fn start(self) -> Activator {
+        let mut activator = self.spawn();
+        let begin = Instant::now();
+        while TcpStream::connect(activator.address()).await.is_err() {
+            if let Ok(Some(status)) = activator.child.try_wait() {
+                panic!("the activator ended with {status}: {}", activator.stderr());
+            }
+            assert!(begin.elapsed() < PATIENCE, "{}", activator.stderr());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        activator
+    }
+
+    fn spawn(self) -> Activator {
+        let stderr = fs::File::create(self.folder.path().join("stderr"));
+        let child = Command::new(&self.binary)
+            .arg("data")
+            .arg("--manifests")
+            .arg(self.folder.path().join("manifests"))
+            .args(&self.arguments)
+            .env_clear()
+            .envs(&self.environment)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr.expect("a file for stderr"))
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", self.binary.display()));
+        Activator {
+            child,
+            ip: self.ip,
+            folder: self.folder,
+        }
+    }
+}
+
+impl Activator {
+    /// Its main listener.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, 8012)
+    }
+
+    /// A client connection to the main listener.
+    pub async fn connect(&self) -> Client {
+        Client::connect(self.address()).await
+    }
+
+    /// Changes a revision as it sees it.
+    pub fn set_revision(&self, revision: &Revision) {
+        write(self.folder.path(), &revision.name, &revision.manifest());
+    }
+
+    /// Changes a manifest.
+    pub fn set_manifest(&self, name: &str, text: &str) {
+        write(self.folder.path(), name, text);
+    }
+
+    /// What it wrote on stderr so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// A page of metrics.
+    pub async fn metrics(&self) -> Metrics {
+        Metrics::scrape(SocketAddr::new(self.ip, 9476)).await
+    }
+
+    /// Waits until so many instances serve.
+    ///
+    /// # Panics
+    /// If they do not within [`PATIENCE`].
+    pub async fn has_instances(&self, count: u32) {
+        let begin = Instant::now();
+        loop {
+            let metrics = self.metrics().await;
+            let ready = metrics.value("weir_instances", &["state=\"ready\""]);
+            if ready.unwrap_or(0.0) == f64::from(count) {
+                return;
+            }
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "not {count} instances: {ready:?}\n{}",
+                self.stderr()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Sends SIGTERM.
+    ///
+    /// # Panics
+    /// If there is no such process.
+    pub fn terminate(&self) {
+        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.and_then(Pid::from_raw).expect("a process");
+        kill_process(pid, Signal::TERM).expect("the process is there");
+    }
+
+    /// Its exit code; `None`: it was ended by a signal, or runs on after `limit`.
+    pub async fn exit_code(&mut self, limit: Duration) -> Option<i32> {
+        let status = timeout(limit, self.child.wait()).await.ok()?.ok()?;
+        status.code()
+    }
+}
+
+/// By rename, so that nobody reads half of it.
+fn write(folder: &Path, name: &str, text: &str) {
+    let folder = folder.join("manifests");
+    let mut file = NamedTempFile::new_in(&folder).expect("a file");
+    file.write_all(text.as_bytes())
+        .expect("room for a manifest");
+    file.persist(folder.join(format!("{name}.yaml")))
+        .expect("a manifest in its place");
+}

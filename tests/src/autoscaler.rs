@@ -1,0 +1,141 @@
+//! The autoscaler's WebSocket: takes what activators report.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use prost::Message as _;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::proxy::Stat;
+
+/// One revision's window.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireStat {
+    /// Field 1.
+    #[prost(string, tag = "1")]
+    pub namespace: String,
+    /// Field 2.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Field 3.
+    #[prost(message, optional, tag = "3")]
+    pub stat: Option<Stat>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct WireStats {
+    #[prost(message, repeated, tag = "1")]
+    messages: Vec<WireStat>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    received: Mutex<Vec<WireStat>>,
+    connections: Mutex<usize>,
+    close: Notify,
+}
+
+/// An autoscaler. Stops when dropped.
+#[derive(Debug)]
+pub struct Autoscaler {
+    /// Where it listens.
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Autoscaler {
+    /// Listens on a free port of 127.0.0.1.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub async fn start() -> Self {
+        Self::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await
+    }
+
+    /// Listens there.
+    ///
+    /// # Panics
+    /// If the port is taken.
+    pub async fn at(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let shared = Arc::<Shared>::default();
+        let task = tokio::spawn(serve(listener, Arc::clone(&shared)));
+        Self {
+            address,
+            shared,
+            task,
+        }
+    }
+
+    /// Its URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("ws://{}/", self.address)
+    }
+
+    /// What was reported so far, in order.
+    #[must_use]
+    pub fn received(&self) -> Vec<WireStat> {
+        lock(&self.shared.received).clone()
+    }
+
+    /// Connections that were made so far.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        *lock(&self.shared.connections)
+    }
+
+    /// Closes all connections as an autoscaler that ends, with code 1012.
+    pub fn close(&self) {
+        self.shared.close.notify_waiters();
+    }
+}
+
+impl Drop for Autoscaler {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let shared = Arc::clone(&shared);
+        connections.spawn(async move {
+            let Ok(mut socket) = tokio_tungstenite::accept_async(stream).await else {
+                return;
+            };
+            *lock(&shared.connections) += 1;
+            loop {
+                tokio::select! {
+                    message = socket.next() => match message {
+                        Some(Ok(Message::Binary(bytes))) => {
+                            let stats = WireStats::decode(bytes).expect("what an activator sends");
+                            lock(&shared.received).extend(stats.messages);
+                        }
+                        Some(Ok(_)) => {}
+                        Some(Err(_)) | None => return,
+                    },
+                    () = shared.close.notified() => {
+                        let frame = CloseFrame { code: CloseCode::Restart, reason: "".into() };
+                        // It may be gone already.
+                        let _closed = socket.send(Message::Close(Some(frame))).await;
+                        return;
+                    }
+                }
+            }
+        });
+    }
+}

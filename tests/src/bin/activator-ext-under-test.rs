@@ -1,0 +1,11 @@
+//! The activator-ext as a binary of this package, so that `cargo test` always builds the one it tests.
+
+use std::process::ExitCode;
+
+/// As in the binary that is shipped.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    activator_ext::main_with_arguments(std::env::args_os().skip(1))
+}

@@ -1,0 +1,81 @@
+//! activator-ext, role `data`: what Knative asks of an activator (numbers are the contract's items), and what Weir adds.
+//!
+//! Every test has an activator of its own on an address of its own. Pods are real queue-proxies in front of a user
+//! container, or stand-ins where the test has to see what reaches a pod.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod faults;
+mod forwarding;
+mod health;
+mod queue;
+mod scaling;
+mod usage;
+
+use std::net::SocketAddr;
+
+use tests::activator::Builder;
+use tests::app::{App, ok};
+use tests::proxy;
+
+const OWN: &str = env!("CARGO_BIN_EXE_activator-ext-under-test");
+const QUEUE_PROXY: &str = env!("CARGO_BIN_EXE_queue-proxy-under-test");
+
+/// An activator that is about to start.
+fn activator() -> Builder {
+    Builder::new(OWN)
+}
+
+/// A pod: a user container that answers after as many milliseconds as the path says, and a queue-proxy with one place.
+struct Pod {
+    app: App,
+    proxy: proxy::Proxy,
+}
+
+impl Pod {
+    async fn start() -> Self {
+        Self::with(App::delaying().await).await
+    }
+
+    async fn with(app: App) -> Self {
+        let probe = format!(
+            r#"{{"tcpSocket":{{"port":{}}},"successThreshold":1}}"#,
+            app.port
+        );
+        let proxy = proxy::Builder::new(QUEUE_PROXY, app.port)
+            .concurrency(1)
+            .set("WEIR_SLO", "10s")
+            .set("SERVING_READINESS_PROBE", probe)
+            .start()
+            .await;
+        Self { app, proxy }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.proxy.address()
+    }
+}
+
+/// A stand-in for a pod's queue-proxy, which is ready and echoes what the test asks for: the path's last segment names a
+/// header, whose value is the answer.
+async fn echoing() -> App {
+    App::serving(|request| async move {
+        if request.header("k-network-probe").is_some() {
+            return ok("queue");
+        }
+        let name = request.target().rsplit('/').next().unwrap_or("").to_owned();
+        ok(request.header(&name).unwrap_or("none"))
+    })
+    .await
+}
+
+fn at(app: &App) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], app.port))
+}
+
+/// The head of a request for a revision, as an ingress sends it.
+fn get(revision: &str, target: &str) -> String {
+    format!(
+        "GET {target} HTTP/1.1\r\nHost: service.default.example.com\r\nKnative-Serving-Namespace: \
+         default\r\nKnative-Serving-Revision: {revision}\r\n\r\n"
+    )
+}
