@@ -6,7 +6,7 @@
 mod acquire;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use policy::Time;
@@ -36,6 +36,8 @@ pub(crate) struct Function {
     timer_at: AtomicU64,
     /// It is to go off earlier.
     earlier: Notify,
+    /// An instance serves.
+    has_instance: AtomicBool,
 }
 
 struct State {
@@ -115,6 +117,7 @@ impl Function {
             }),
             timer_at: AtomicU64::new(u64::MAX),
             earlier: Notify::new(),
+            has_instance: AtomicBool::new(false),
         })
     }
 
@@ -137,6 +140,7 @@ impl Function {
             state.instances.resize(at + 1, None);
         }
         state.instances[at] = Some(Arc::clone(instance));
+        self.has_instance.store(true, Ordering::Relaxed);
         state.settle(now);
         self.set_timer(&state, now);
         id
@@ -144,11 +148,19 @@ impl Function {
 
     /// An instance gets no more requests.
     pub(crate) fn remove(&self, id: InstanceId) {
-        self.step(|router, now, actions| router.remove(now, id, actions));
-        // Requests that are there hold it themselves.
-        if let Some(place) = self.lock().instances.get_mut(id.0 as usize) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let mut actions = std::mem::take(&mut state.actions);
+        state.router.remove(now, id, &mut actions);
+        state.actions = actions;
+        state.settle(now);
+        // Requests that are there hold it themselves. In this same step: the number may be another's in the next.
+        if let Some(place) = state.instances.get_mut(id.0 as usize) {
             *place = None;
         }
+        let is_left = state.router.ready() > 0;
+        self.has_instance.store(is_left, Ordering::Relaxed);
+        self.set_timer(&state, now);
     }
 
     /// A probe of an instance was answered, or not in time.
@@ -158,7 +170,7 @@ impl Function {
 
     /// Whether an instance serves.
     pub(crate) fn has_instance(&self) -> bool {
-        self.lock().router.ready() > 0
+        self.has_instance.load(Ordering::Relaxed)
     }
 
     /// How it stands.

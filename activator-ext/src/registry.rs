@@ -83,11 +83,13 @@ pub(crate) struct Registry {
     buffered: Arc<Buffered>,
     waiting_max: usize,
     metrics: Arc<Metrics>,
-    /// By name; `None`: not opted in.
-    revisions: ArcSwap<HashMap<RevisionName, Option<Arc<Served>>>>,
+    revisions: ArcSwap<Revisions>,
     is_complete: AtomicBool,
     parts: Mutex<Parts>,
 }
+
+/// By namespace and name, so that a look-up by two texts allocates nothing; `None`: not opted in.
+type Revisions = HashMap<String, HashMap<String, Option<Arc<Served>>>>;
 
 /// What runs.
 #[derive(Debug, Default)]
@@ -149,8 +151,9 @@ impl Registry {
     }
 
     /// Returns what is known of a revision.
-    pub(crate) fn find(&self, name: &RevisionName) -> Found {
-        match self.revisions.load().get(name) {
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Found {
+        let revisions = self.revisions.load();
+        match revisions.get(namespace).and_then(|own| own.get(name)) {
             Some(Some(served)) => Found::Served(Arc::clone(served)),
             Some(None) => Found::NotOptedIn,
             None => Found::Unknown,
@@ -160,38 +163,40 @@ impl Registry {
     /// Returns all revisions that are served.
     pub(crate) fn served(&self) -> Vec<Arc<Served>> {
         let revisions = self.revisions.load();
-        revisions.values().flatten().map(Arc::clone).collect()
+        let all = revisions.values().flat_map(HashMap::values);
+        all.flatten().map(Arc::clone).collect()
     }
 
     /// Makes what is served as the view says. Must be called on the runtime, from one task at a time.
     pub(crate) fn apply(&self, view: &View) {
         let old = self.revisions.load_full();
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut revisions = HashMap::new();
+        let mut revisions = Revisions::new();
         let mut functions = BTreeMap::new();
-        for (name, revision) in &view.revisions {
+        for (RevisionName { namespace, name }, revision) in &view.revisions {
+            let of_namespace = revisions.entry(namespace.clone()).or_default();
             if !revision.settings.opted_in() {
-                revisions.insert(name.clone(), None);
+                of_namespace.insert(name.clone(), None);
                 continue;
             }
-            let before = old.get(name).and_then(Option::as_ref);
+            let before = known(&old, namespace, name);
             let function = self.function_of(revision, &mut parts.functions, &mut functions);
             let served = match before {
                 Some(before) if before.is_as(revision) => Arc::clone(before),
                 _ => self.serve(revision, function),
             };
-            revisions.insert(name.clone(), Some(served));
+            of_namespace.insert(name.clone(), Some(served));
         }
-        for (name, served) in old.iter() {
-            if let Some(served) = served
-                && !matches!(revisions.get(name), Some(Some(_)))
-            {
+        for served in old.values().flat_map(HashMap::values).flatten() {
+            let RevisionName { namespace, name } = &served.revision.name;
+            if known(&revisions, namespace, name).is_none() {
                 self.metrics.forget(&served.revision);
             }
         }
         let mut pods = BTreeMap::new();
         for revision in view.revisions.values() {
-            let Some(Some(served)) = revisions.get(&revision.name) else {
+            let RevisionName { namespace, name } = &revision.name;
+            let Some(served) = known(&revisions, namespace, name) else {
                 continue;
             };
             for (ordinal, (&address, pod)) in (0..).zip(&revision.pods) {
@@ -409,6 +414,11 @@ impl Registry {
         });
         serde_json::json!({ "functions": functions.collect::<Vec<_>>() })
     }
+}
+
+/// A revision that is served.
+fn known<'a>(revisions: &'a Revisions, namespace: &str, name: &str) -> Option<&'a Arc<Served>> {
+    revisions.get(namespace)?.get(name)?.as_ref()
 }
 
 impl Served {

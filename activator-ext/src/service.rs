@@ -36,7 +36,6 @@ use crate::pass::{self, PassThrough};
 use crate::registry::{Found, PEER, Registry, Served};
 use crate::stat::Counted;
 use crate::telling::Telling;
-use crate::view::RevisionName;
 
 /// The mark by which the autoscaler counts a request once.
 const ACTIVATOR: HeaderValue = HeaderValue::from_static("activator");
@@ -143,7 +142,7 @@ impl Data {
             Ok(served) => served,
             Err((reason, name)) => {
                 self.metrics.pass(reason);
-                return self.pass_through(client, request, arrived, name).await;
+                return self.pass_through(client, request, arrived, &name).await;
             }
         };
         let exchange = served.observer.begin(
@@ -201,21 +200,20 @@ impl Data {
     }
 
     /// Item 5: whose request it is.
-    fn look_up(
-        &self,
-        request: &Request<ClientBody>,
-    ) -> Result<Arc<Served>, (PassReason, Option<RevisionName>)> {
+    fn look_up(&self, request: &Request<ClientBody>) -> Result<Arc<Served>, (PassReason, String)> {
         if self.is_disabled {
-            return Err((PassReason::Disabled, None));
+            return Err((PassReason::Disabled, String::new()));
         }
         if !self.registry.is_complete() {
-            return Err((PassReason::ViewIncomplete, None));
+            return Err((PassReason::ViewIncomplete, String::new()));
         }
-        let name = revision_of(request).ok_or((PassReason::UnknownRevision, None))?;
-        match self.registry.find(&name) {
+        let Some((namespace, name)) = revision_of(request) else {
+            return Err((PassReason::UnknownRevision, String::new()));
+        };
+        match self.registry.find(namespace, name) {
             Found::Served(served) => Ok(served),
-            Found::NotOptedIn => Err((PassReason::NotOptedIn, Some(name))),
-            Found::Unknown => Err((PassReason::UnknownRevision, Some(name))),
+            Found::NotOptedIn => Err((PassReason::NotOptedIn, name.to_owned())),
+            Found::Unknown => Err((PassReason::UnknownRevision, name.to_owned())),
         }
     }
 
@@ -290,10 +288,11 @@ impl Data {
             let begun = Instant::now();
             let held = Span::from(begun.saturating_duration_since(timeouts.arrival));
             served.metrics.hold(held, is_cold);
-            if let (Found::Served(of), Some(counted)) = (
-                self.registry.find(&bound.instance.revision),
-                &mut in_flight.place.counted,
-            ) {
+            let of = &bound.instance.revision;
+            if *of != served.revision.name
+                && let Found::Served(of) = self.registry.find(&of.namespace, &of.name)
+                && let Some(counted) = &mut in_flight.place.counted
+            {
                 of.stat.take_over(counted);
             }
             let instance = Arc::clone(&bound.instance);
@@ -460,17 +459,13 @@ impl Data {
         client: &Client,
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
-        name: Option<RevisionName>,
+        name: &str,
     ) -> Response<ProxyBody<Held>> {
         let Some(upstream) = self.pass.upstream().await else {
             discard(request);
-            let name = name.map_or_else(
-                || "of this host".to_owned(),
-                |name| format!("{name:?}", name = name.name),
-            );
             return respond::error(
                 StatusCode::NOT_FOUND,
-                &format!("Error getting active endpoint: revision {name} not found"),
+                &format!("Error getting active endpoint: revision {name:?} not found"),
             );
         };
         let asked = Asked::of(client, request);
@@ -562,7 +557,7 @@ fn host_of(request: &Request<ClientBody>) -> Option<HeaderValue> {
 }
 
 /// By Knative's headers, else by a host `<revision>.<namespace>.svc.<domain>`.
-fn revision_of(request: &Request<ClientBody>) -> Option<RevisionName> {
+fn revision_of(request: &Request<ClientBody>) -> Option<(&str, &str)> {
     let text = |name: &HeaderName| request.headers().get(name)?.to_str().ok();
     let named = text(&headers::SERVING_NAMESPACE).zip(text(&headers::SERVING_REVISION));
     let (namespace, name) = match named.filter(|(a, b)| !a.is_empty() && !b.is_empty()) {
@@ -578,8 +573,5 @@ fn revision_of(request: &Request<ClientBody>) -> Option<RevisionName> {
             (namespace, name)
         }
     };
-    Some(RevisionName {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    })
+    Some((namespace, name))
 }
