@@ -342,3 +342,114 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::poll;
+    use policy::gate::{Late, Order};
+    use policy::routing::{MARGIN_PERCENT, Places, Rule};
+    use policy::slo::Deadline;
+    use policy::{Span, class};
+    use proxy::buffered::Buffered;
+    use proxy::limits::Limits;
+    use proxy::upstream::{self, DIAL_ATTEMPTS, Upstream};
+
+    use super::*;
+    use crate::view::RevisionName;
+
+    fn function(clock: Clock) -> Arc<Function> {
+        let name = FunctionName {
+            namespace: "default".to_owned(),
+            name: "f".to_owned(),
+            version: None,
+        };
+        let settings = Settings {
+            rule: Rule::LateBinding,
+            order: Order::Deadline,
+            late: Late::Serve,
+            depth: 10,
+            waiting_min: 100,
+            waiting_max: 100,
+            margin_percent: MARGIN_PERCENT,
+            hand_over: Span(300_000),
+            execution: Span::ZERO,
+            classes: class::COUNT,
+            slo: None,
+        };
+        Function::new(name, settings, clock)
+    }
+
+    fn instance() -> Arc<Instance> {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
+        let settings = upstream::Settings {
+            address,
+            peer: "the pod",
+            idle_max: 1,
+            dial_attempts: DIAL_ATTEMPTS,
+        };
+        let upstream = Upstream::new(settings, Buffered::new(Limits::default().buffered_bytes));
+        let revision = RevisionName {
+            namespace: "default".to_owned(),
+            name: "f".to_owned(),
+        };
+        Instance::new(address, revision, upstream)
+    }
+
+    fn claim(clock: Clock, objective_ms: u64) -> Claim {
+        let arrival = clock.now();
+        let objective = Span::from_millis(objective_ms);
+        Claim {
+            arrival,
+            deadline: Deadline {
+                at: arrival.after(objective),
+                objective: Some(objective),
+            },
+            class: ClassId(0),
+            is_again: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_joins_as_another_gets_its_place_takes_nothing_from_it() {
+        let clock = Clock::start();
+        let function = function(clock);
+        let shape = Shape::monolith(Places::Fixed(1), 0);
+        function.add(&instance(), shape);
+        let acquire = |ms| Arc::clone(&function).acquire(claim(clock, ms));
+        // An execution of 10 ms is learnt, and then expected.
+        for _ in 0..5 {
+            let mut bound = acquire(1_000).await.unwrap();
+            tokio::time::advance(std::time::Duration::from_millis(10)).await;
+            bound.complete();
+        }
+        let _running = acquire(1_000).await.unwrap();
+        let mut first = pin!(acquire(1_000));
+        assert!(poll!(&mut first).is_pending());
+        // Its end is near: the arrival of the next binds the first ahead, and the next gets its slot in the queue.
+        tokio::time::advance(std::time::Duration::from_millis(10)).await;
+        let mut second = pin!(acquire(1_000));
+        assert!(poll!(&mut second).is_pending());
+        let bound = poll!(&mut first);
+        assert!(bound.is_ready());
+        assert!(poll!(&mut second).is_pending());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_that_comes_as_its_request_leaves_goes_to_the_next() {
+        let clock = Clock::start();
+        let function = function(clock);
+        function.add(&instance(), Shape::monolith(Places::Fixed(1), 0));
+        let acquire = || Arc::clone(&function).acquire(claim(clock, 1_000));
+        let running = acquire().await.unwrap();
+        let mut leaves = Box::pin(acquire());
+        let mut stays = pin!(acquire());
+        assert!(poll!(&mut leaves).is_pending());
+        assert!(poll!(&mut stays).is_pending());
+        drop(running);
+        drop(leaves);
+        assert!(poll!(&mut stays).is_ready());
+        assert_eq!(function.standing().waiting, 0);
+    }
+}

@@ -344,7 +344,11 @@ fn the_first_held_for_a_cold_start_is_not_shed_and_the_others_at_their_deadlines
 #[test]
 fn as_many_wait_as_instances_allow_within_bounds() {
     let mut world = World::with(Rule::LateBinding, &[]);
+    assert_eq!(world.router.waiting_max(), 10_000);
+    let now = world.now;
+    let first = world.router.add(now, single(0), &mut world.actions);
     assert_eq!(world.router.waiting_max(), 100);
+    world.router.remove(now, first, &mut world.actions);
     for n in 0..30 {
         let now = world.now;
         world.router.add(now, single(n), &mut world.actions);

@@ -206,7 +206,10 @@ impl Model {
     }
 
     fn limit(&self) -> usize {
-        (10 * self.usable().count()).clamp(20, 60)
+        match self.usable().count() {
+            0 => 60,
+            instances => (10 * instances).clamp(20, 60),
+        }
     }
 }
 

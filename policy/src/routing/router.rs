@@ -90,9 +90,8 @@ impl Router {
             Rule::Knative => Order::Arrival,
             _ => settings.order,
         };
-        let depth = settings.waiting_min.min(settings.waiting_max);
         Self {
-            line: Line::new(depth, order, settings.late),
+            line: Line::new(settings.waiting_max, order, settings.late),
             waiters: Vec::new(),
             instances: Vec::new(),
             free: Vec::new(),
@@ -116,10 +115,14 @@ impl Router {
         self.line.len()
     }
 
-    /// Requests that may wait.
+    /// Requests that may wait. A burst that has to wait for the first instance is held as far as memory allows: nobody knows
+    /// yet how many instances it will get.
     #[must_use]
     pub fn waiting_max(&self) -> usize {
         let instances = self.usable().count();
+        if instances == 0 {
+            return self.settings.waiting_max;
+        }
         let depth = self.settings.depth.saturating_mul(instances);
         let least = self.settings.waiting_min.min(self.settings.waiting_max);
         depth.clamp(least, self.settings.waiting_max)
