@@ -315,7 +315,8 @@ impl Registry {
             upstream::Settings {
                 address,
                 peer: PEER,
-                idle_max: concurrency.map_or(IDLE_UNLIMITED, |places| places as usize),
+                // One more than it has places: for the request that is bound ahead.
+                idle_max: concurrency.map_or(IDLE_UNLIMITED, |places| places as usize + 1),
                 dial_attempts: DIAL_ATTEMPTS,
             },
             Arc::clone(&self.buffered),
