@@ -1,7 +1,7 @@
 //! `OBSERVABILITY_CONFIG`: what Knative's `config-observability` asks of the queue-proxy.
 //!
 //! Absent and `null` parts have Knative's defaults, keys are read in any case as Go reads them (see
-//! [`go_json`]), unknown keys are ignored, durations are whole nanoseconds. What concerns the control plane alone (`metrics`) is not looked at.
+//! `go_json`), unknown keys are ignored, durations are whole nanoseconds. What concerns the control plane alone (`metrics`) is not looked at.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};

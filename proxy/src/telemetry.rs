@@ -122,7 +122,7 @@ impl Telemetry {
         Ok(telemetry)
     }
 
-    /// Delivers what there is, and ends. Blocks for as long as [`FLUSH_MAX`] for each of both.
+    /// Delivers what there is, and ends. Blocks for at most five seconds for each of both.
     pub fn shut_down(self) {
         let results = [
             self.meters

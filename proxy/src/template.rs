@@ -11,7 +11,7 @@
 //! | trimming, comments | `{{- … -}}`, `{{/* … */}}` |
 //!
 //! Anything else is refused when the template is read, with line and column, and so are fields that do not exist
-//! (see [`check`]). What depends on the request, as a cookie that it does not have, is an error when the template
+//! (see `template::check`). What depends on the request, as a cookie that it does not have, is an error when the template
 //! is run, as in Go.
 //!
 //! Values are written as Go's `fmt` writes those of Knative's own queue-proxy; only addresses in memory, of which

@@ -266,7 +266,7 @@ impl Upstream {
 
     /// Sends a request over HTTP/1 and returns the response head with the connection that carries it.
     ///
-    /// A request of which no byte was written is sent again on another connection. One that [`retry`] allows, whose
+    /// A request of which no byte was written is sent again on another connection. One that `retry` allows, whose
     /// connection was used before and closed before a byte of an answer, is sent once more on a new connection;
     /// `refresh` brings its headers up to date. Any other is sent once.
     /// It is taken from where it stands when it goes to the socket: each step that it were handed through by
