@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use policy::Time;
 use policy::profile::ClassId;
-use policy::queue::Ticket;
 use policy::routing::{
     Action, BindingId, Completion, EjectReason, InstanceId, RefuseReason, RouteReason, Router,
     Settings, Shape,
 };
 use proxy::clock::Clock;
+use proxy::waiters::Waiters;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -44,11 +44,7 @@ struct State {
     router: Router,
     /// By the router's number.
     instances: Vec<Option<Arc<Instance>>>,
-    waiters: Vec<Waiter>,
-    free_waiters: Vec<usize>,
-    /// The waiter of a ticket, by the ticket's slot. The queue uses a slot again as soon as its request has left; a waiter
-    /// stays until its request has heard what became of it.
-    waiter_of: Vec<usize>,
+    waiters: Waiters<Outcome>,
     actions: Vec<Action>,
     next_id: u64,
     counts: Counts,
@@ -78,9 +74,8 @@ pub(crate) struct Standing {
     pub(crate) counts: Counts,
 }
 
-enum Waiter {
-    Absent,
-    Waiting(std::task::Waker),
+/// What becomes of a request that waited.
+enum Outcome {
     Bound {
         binding: BindingId,
         instance: Arc<Instance>,
@@ -108,9 +103,7 @@ impl Function {
             state: Mutex::new(State {
                 router: Router::new(settings),
                 instances: Vec::new(),
-                waiters: Vec::new(),
-                free_waiters: Vec::new(),
-                waiter_of: Vec::new(),
+                waiters: Waiters::default(),
                 actions: Vec::new(),
                 next_id: 0,
                 counts: Counts::default(),
@@ -127,45 +120,37 @@ impl Function {
         Acquire::new(self, claim)
     }
 
-    /// An instance is ready. Returns by which number [`Function::remove`] and [`Function::probed`] know it.
+    /// Adds an instance that is ready. Returns its number, which [`Function::remove`] and [`Function::probed`] take.
     pub(crate) fn add(&self, instance: &Arc<Instance>, shape: Shape) -> InstanceId {
-        let now = self.clock.now();
-        let mut state = self.lock();
-        // Its number first: a request may be bound to it at once.
-        let mut actions = std::mem::take(&mut state.actions);
-        let id = state.router.add(now, shape, &mut actions);
-        state.actions = actions;
-        let at = id.0 as usize;
-        if state.instances.len() <= at {
-            state.instances.resize(at + 1, None);
-        }
-        state.instances[at] = Some(Arc::clone(instance));
-        self.has_instance.store(true, Ordering::Relaxed);
-        state.settle(now);
-        self.set_timer(&state, now);
-        id
+        self.step(|state, now| {
+            let id = state.router.add(now, shape, &mut state.actions);
+            let at = id.0 as usize;
+            if state.instances.len() <= at {
+                state.instances.resize(at + 1, None);
+            }
+            state.instances[at] = Some(Arc::clone(instance));
+            id
+        })
     }
 
-    /// An instance gets no more requests.
+    /// Gives an instance no more requests.
     pub(crate) fn remove(&self, id: InstanceId) {
-        let now = self.clock.now();
-        let mut state = self.lock();
-        let mut actions = std::mem::take(&mut state.actions);
-        state.router.remove(now, id, &mut actions);
-        state.actions = actions;
-        state.settle(now);
-        // Requests that are there hold it themselves. In this same step: the number may be another's in the next.
-        if let Some(place) = state.instances.get_mut(id.0 as usize) {
-            *place = None;
-        }
-        let is_left = state.router.ready() > 0;
-        self.has_instance.store(is_left, Ordering::Relaxed);
-        self.set_timer(&state, now);
+        self.step(|state, now| {
+            state.router.remove(now, id, &mut state.actions);
+            // Requests that are there hold it themselves. In this same step: the number may be another's in the next.
+            if let Some(place) = state.instances.get_mut(id.0 as usize) {
+                *place = None;
+            }
+        });
     }
 
     /// A probe of an instance was answered, or not in time.
     pub(crate) fn probed(&self, id: InstanceId, is_answered: bool) {
-        self.step(|router, now, actions| router.probed(now, id, is_answered, actions));
+        self.step(|state, now| {
+            state
+                .router
+                .probed(now, id, is_answered, &mut state.actions)
+        });
     }
 
     /// Whether an instance serves.
@@ -203,7 +188,7 @@ impl Function {
             tokio::select! {
                 () = tokio::time::sleep_until(at) => {
                     self.timer_at.store(u64::MAX, Ordering::Relaxed);
-                    self.step(Router::wake_at);
+                    self.step(|state, now| state.router.wake(now, &mut state.actions));
                 }
                 () = earlier => {}
             }
@@ -211,18 +196,22 @@ impl Function {
     }
 
     fn complete(&self, binding: BindingId, completion: Completion) {
-        self.step(|router, now, actions| router.complete(now, binding, completion, actions));
+        self.step(|state, now| {
+            let actions = &mut state.actions;
+            state.router.complete(now, binding, completion, actions);
+        });
     }
 
-    /// Runs one step of the router and wakes those whom it concerns.
-    fn step(&self, run: impl FnOnce(&mut Router, Time, &mut Vec<Action>)) {
+    /// Runs one step of the router and carries out what it decided.
+    fn step<T>(&self, run: impl FnOnce(&mut State, Time) -> T) -> T {
         let now = self.clock.now();
         let mut state = self.lock();
-        let mut actions = std::mem::take(&mut state.actions);
-        run(&mut state.router, now, &mut actions);
-        state.actions = actions;
+        let outcome = run(&mut state, now);
         state.settle(now);
+        let has_instance = state.router.ready() > 0;
+        self.has_instance.store(has_instance, Ordering::Relaxed);
         self.set_timer(&state, now);
+        outcome
     }
 
     /// Sets the timer earlier, if the router asks for it.
@@ -242,17 +231,6 @@ impl Function {
     }
 }
 
-/// The router's wake as a step.
-trait WakeAt {
-    fn wake_at(&mut self, now: Time, actions: &mut Vec<Action>);
-}
-
-impl WakeAt for Router {
-    fn wake_at(&mut self, now: Time, actions: &mut Vec<Action>) {
-        self.wake(now, actions);
-    }
-}
-
 impl State {
     /// Carries out what the router has decided.
     fn settle(&mut self, now: Time) {
@@ -267,14 +245,14 @@ impl State {
                     ..
                 } => {
                     self.counts.decisions[reason as usize] += 1;
-                    let bound = Waiter::Bound {
+                    let bound = Outcome::Bound {
                         binding,
                         instance: self.instance(instance),
                         at: now,
                     };
                     (ticket, bound)
                 }
-                Action::Refuse { ticket, reason, .. } => (ticket, Waiter::Refused(reason)),
+                Action::Refuse { ticket, reason, .. } => (ticket, Outcome::Refused(reason)),
                 Action::Eject {
                     instance, reason, ..
                 } => {
@@ -295,10 +273,7 @@ impl State {
                     continue;
                 }
             };
-            let at = self.waiter_of[ticket.slot()];
-            if let Waiter::Waiting(waker) = std::mem::replace(&mut self.waiters[at], outcome) {
-                waker.wake();
-            }
+            self.waiters.settle(ticket, outcome);
         }
         self.actions = actions;
     }
@@ -306,32 +281,6 @@ impl State {
     fn instance(&self, id: InstanceId) -> Arc<Instance> {
         let instance = self.instances.get(id.0 as usize).and_then(Option::as_ref);
         Arc::clone(instance.expect("the router knows only instances that were added"))
-    }
-
-    /// A waiter for a request that has just joined the queue.
-    fn join(&mut self, ticket: Ticket, waker: &std::task::Waker) -> usize {
-        let waiter = Waiter::Waiting(waker.clone());
-        let at = match self.free_waiters.pop() {
-            Some(at) => {
-                self.waiters[at] = waiter;
-                at
-            }
-            None => {
-                self.waiters.push(waiter);
-                self.waiters.len() - 1
-            }
-        };
-        if self.waiter_of.len() <= ticket.slot() {
-            self.waiter_of.resize(ticket.slot() + 1, 0);
-        }
-        self.waiter_of[ticket.slot()] = at;
-        at
-    }
-
-    /// What became of a request, which asks no more.
-    fn leave(&mut self, at: usize) -> Waiter {
-        self.free_waiters.push(at);
-        std::mem::replace(&mut self.waiters[at], Waiter::Absent)
     }
 
     fn refused(&self, reason: RefuseReason, class: ClassId) -> Refused {

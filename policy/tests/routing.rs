@@ -264,6 +264,52 @@ fn three_failures_to_connect_eject_but_never_the_last_one() {
 }
 
 #[test]
+fn an_instance_that_leaves_while_it_is_ejected_is_heard_of_no_more() {
+    let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
+    let eight = Shape::monolith(Places::Fixed(8), 2);
+    let now = world.now;
+    let leaves = world.router.add(now, eight, &mut world.actions);
+    world.advance(10_000 * MS);
+    let mut at_it = Vec::new();
+    while at_it.len() < 4 {
+        let (instance, binding) = world.bound(0);
+        if instance == leaves.0 {
+            at_it.push(binding);
+        } else {
+            world.answered(binding);
+        }
+    }
+    for binding in at_it.drain(..3) {
+        world.end(binding, Completion::NotConnected);
+    }
+    assert_eq!(world.router.ejected(), 1);
+    let now = world.now;
+    world.router.remove(now, leaves, &mut world.actions);
+    world.actions.clear();
+    // One request is there still when its time is over, and that of another instance.
+    for _ in 0..3 {
+        let binding = loop {
+            let (instance, binding) = world.bound(0);
+            if instance == 0 {
+                break binding;
+            }
+            world.answered(binding);
+        };
+        world.end(binding, Completion::NotConnected);
+    }
+    let now = world.now;
+    world.router.probed(now, leaves, true, &mut world.actions);
+    world.advance(100 * SECOND.0);
+    let returned = world.actions.iter().filter_map(|action| match action {
+        Action::Return { instance } => Some(instance.0),
+        _ => None,
+    });
+    assert_eq!(returned.collect::<Vec<_>>(), [0]);
+    world.answered(at_it[0]);
+    assert_eq!(world.router.instance_of(at_it[0]), None);
+}
+
+#[test]
 fn a_missed_probe_ejects_until_one_is_answered() {
     let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
     let now = world.now;

@@ -42,4 +42,5 @@ pub mod tls;
 pub mod traces;
 pub mod tunnel;
 pub mod upstream;
+pub mod waiters;
 pub mod workers;

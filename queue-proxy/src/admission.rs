@@ -8,10 +8,10 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use policy::class;
-use policy::gate::{Action, Arrival, DispatchReason, Gate, Late, RefuseReason, Settings};
+use policy::gate::{self, Action, Arrival, DispatchReason, Gate, Late, RefuseReason, Settings};
 use policy::profile::{ClassId, Profile};
 use policy::queue::Ticket;
 use policy::slo::Deadline;
@@ -19,6 +19,7 @@ use policy::{RequestId, Span, Time};
 use tokio::sync::Notify;
 
 use proxy::clock::Clock;
+use proxy::waiters::{WaiterId, Waiters};
 
 /// What a request brings to the gate.
 #[derive(Debug, Clone, Copy)]
@@ -55,20 +56,15 @@ pub(crate) struct Admission {
 struct State {
     gate: Gate,
     profile: Profile,
-    waiters: Vec<Waiter>,
-    free_waiters: Vec<usize>,
-    /// The waiter of a ticket, by the ticket's slot. The queue uses a slot again as soon as its request has
-    /// left; a waiter stays until its request has heard what became of it.
-    waiter_of: Vec<usize>,
+    waiters: Waiters<Outcome>,
     actions: Vec<Action>,
     next_id: u64,
     /// By [`DispatchReason`].
     dispatches: [u64; 4],
 }
 
-enum Waiter {
-    Absent,
-    Waiting(Waker),
+/// What becomes of a request that waited.
+enum Outcome {
     Granted,
     Refused(RefuseReason),
 }
@@ -89,7 +85,7 @@ pub(crate) struct Acquire {
     admission: Arc<Admission>,
     claim: Claim,
     /// While it waits: its ticket, and where its waiter stands.
-    waiting: Option<(Ticket, usize)>,
+    waiting: Option<(Ticket, WaiterId)>,
 }
 
 impl Admission {
@@ -103,9 +99,7 @@ impl Admission {
                 // Nothing known, nothing assumed: until the first sample nobody is late before the
                 // deadline itself.
                 profile: Profile::new(class::COUNT, Span::ZERO),
-                waiters: Vec::new(),
-                free_waiters: Vec::new(),
-                waiter_of: Vec::new(),
+                waiters: Waiters::default(),
                 actions: Vec::new(),
                 next_id: 0,
                 dispatches: [0; 4],
@@ -189,46 +183,17 @@ impl State {
         let mut actions = std::mem::take(&mut self.actions);
         let outcome = run(&mut self.gate, &mut actions);
         for action in actions.drain(..) {
-            let (ticket, waiter) = match action {
+            let (ticket, outcome) = match action {
                 Action::Dispatch { ticket, reason, .. } => {
                     self.dispatches[reason as usize] += 1;
-                    (ticket, Waiter::Granted)
+                    (ticket, Outcome::Granted)
                 }
-                Action::Refuse { ticket, reason, .. } => (ticket, Waiter::Refused(reason)),
+                Action::Refuse { ticket, reason, .. } => (ticket, Outcome::Refused(reason)),
             };
-            let at = self.waiter_of[ticket.slot()];
-            if let Waiter::Waiting(waker) = std::mem::replace(&mut self.waiters[at], waiter) {
-                waker.wake();
-            }
+            self.waiters.settle(ticket, outcome);
         }
         self.actions = actions;
         outcome
-    }
-
-    /// A waiter for a request that has just joined the queue.
-    fn join(&mut self, ticket: Ticket, waker: &Waker) -> usize {
-        let waiter = Waiter::Waiting(waker.clone());
-        let at = match self.free_waiters.pop() {
-            Some(at) => {
-                self.waiters[at] = waiter;
-                at
-            }
-            None => {
-                self.waiters.push(waiter);
-                self.waiters.len() - 1
-            }
-        };
-        if self.waiter_of.len() <= ticket.slot() {
-            self.waiter_of.resize(ticket.slot() + 1, 0);
-        }
-        self.waiter_of[ticket.slot()] = at;
-        at
-    }
-
-    /// What became of a request, which asks no more.
-    fn leave(&mut self, at: usize) -> Waiter {
-        self.free_waiters.push(at);
-        std::mem::replace(&mut self.waiters[at], Waiter::Absent)
     }
 
     fn refused(&self, reason: RefuseReason, class: ClassId) -> Refused {
@@ -252,7 +217,6 @@ impl Acquire {
     }
 
     fn arrive(&mut self, waker: &Waker) -> Poll<Result<Permit, Refused>> {
-        use policy::gate::Admission as Outcome;
         let now = self.admission.clock.now();
         let mut state = self.admission.lock();
         let id = RequestId(state.next_id);
@@ -269,16 +233,18 @@ impl Acquire {
         };
         let outcome = state.step(|gate, actions| gate.arrive(now, arrival, actions));
         match outcome {
-            Outcome::Dispatch(reason) => {
+            gate::Admission::Dispatch(reason) => {
                 state.dispatches[reason as usize] += 1;
                 drop(state);
                 Poll::Ready(Ok(self.permit(now)))
             }
-            Outcome::Refuse(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
-            Outcome::Wait(ticket) => {
-                let at = state.join(ticket, waker);
+            gate::Admission::Refuse(reason) => {
+                Poll::Ready(Err(state.refused(reason, self.claim.class)))
+            }
+            gate::Admission::Wait(ticket) => {
+                let waiter = state.waiters.join(ticket, waker);
                 drop(state);
-                self.waiting = Some((ticket, at));
+                self.waiting = Some((ticket, waiter));
                 if self.admission.sheds {
                     self.admission.joined.notify_one();
                 }
@@ -292,24 +258,18 @@ impl Future for Acquire {
     type Output = Result<Permit, Refused>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((_, at)) = self.waiting else {
+        let Some((_, waiter)) = self.waiting else {
             return self.arrive(cx.waker());
         };
         let admission = Arc::clone(&self.admission);
         let mut state = admission.lock();
-        if let Waiter::Waiting(waker) = &mut state.waiters[at] {
-            waker.clone_from(cx.waker());
-            return Poll::Pending;
-        }
+        let outcome = ready!(state.waiters.poll(waiter, cx));
         self.waiting = None;
-        match state.leave(at) {
-            Waiter::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
-            Waiter::Granted => {
+        match outcome {
+            Outcome::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
+            Outcome::Granted => {
                 drop(state);
                 Poll::Ready(Ok(self.permit(admission.clock.now())))
-            }
-            Waiter::Waiting(_) | Waiter::Absent => {
-                unreachable!("who waits is told what became of it")
             }
         }
     }
@@ -317,18 +277,18 @@ impl Future for Acquire {
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        let Some((ticket, at)) = self.waiting else {
+        let Some((ticket, waiter)) = self.waiting else {
             return;
         };
         let now = self.admission.clock.now();
         let mut state = self.admission.lock();
-        match state.leave(at) {
-            Waiter::Waiting(_) => {
+        match state.waiters.leave(waiter) {
+            None => {
                 state.gate.cancel(ticket);
             }
             // The place came at the moment the client left: it goes to the next.
-            Waiter::Granted => state.step(|gate, actions| gate.depart(now, actions)),
-            Waiter::Refused(_) | Waiter::Absent => {}
+            Some(Outcome::Granted) => state.step(|gate, actions| gate.depart(now, actions)),
+            Some(Outcome::Refused(_)) => {}
         }
     }
 }

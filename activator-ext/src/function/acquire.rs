@@ -3,15 +3,16 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use policy::profile::ClassId;
 use policy::queue::Ticket;
 use policy::routing::{Action, BindingId, Completion, RefuseReason, Request, Routed};
 use policy::slo::Deadline;
 use policy::{RequestId, Span, Time};
+use proxy::waiters::WaiterId;
 
-use super::{Function, Waiter};
+use super::{Function, Outcome};
 use crate::instance::Instance;
 
 /// What a request brings.
@@ -44,7 +45,7 @@ pub(crate) struct Acquire {
     function: Arc<Function>,
     claim: Claim,
     /// While it waits: its ticket, and where its waiter stands.
-    waiting: Option<(Ticket, usize)>,
+    waiting: Option<(Ticket, WaiterId)>,
 }
 
 /// A place at an instance.
@@ -78,61 +79,51 @@ impl Acquire {
     }
 
     fn arrive(&mut self, waker: &Waker) -> Poll<Result<Bound, Refused>> {
-        let now = self.function.clock.now();
-        let mut state = self.function.lock();
-        let id = RequestId(state.next_id);
-        state.next_id += 1;
-        let request = Request {
-            id,
-            at: self.claim.arrival,
-            deadline: self.claim.deadline.at,
-            objective: self.claim.deadline.objective,
-            class: self.claim.class,
-            execution: None,
-        };
-        let random = random(id.0);
-        let mut actions = std::mem::take(&mut state.actions);
-        let routed = if self.claim.is_again {
-            state
-                .router
-                .arrive_again(now, &request, random, &mut actions)
-        } else {
-            state.router.arrive(now, &request, random, &mut actions)
-        };
-        state.actions = actions;
-        match routed {
-            Routed::Bound {
-                binding,
-                instance,
-                reason,
-            } => {
-                state.counts.decisions[reason as usize] += 1;
-                let instance = state.instance(instance);
-                state.settle(now);
-                drop(state);
-                Poll::Ready(Ok(self.bound(binding, instance)))
+        let function = Arc::clone(&self.function);
+        let claim = self.claim;
+        let outcome = function.step(|state, now| {
+            let id = RequestId(state.next_id);
+            state.next_id += 1;
+            let request = Request {
+                id,
+                at: claim.arrival,
+                deadline: claim.deadline.at,
+                objective: claim.deadline.objective,
+                class: claim.class,
+                execution: None,
+            };
+            let (random, actions) = (random(id.0), &mut state.actions);
+            let routed = if claim.is_again {
+                state.router.arrive_again(now, &request, random, actions)
+            } else {
+                state.router.arrive(now, &request, random, actions)
+            };
+            match routed {
+                Routed::Bound {
+                    binding,
+                    instance,
+                    reason,
+                } => {
+                    state.counts.decisions[reason as usize] += 1;
+                    Poll::Ready(Ok((binding, state.instance(instance))))
+                }
+                Routed::Refused(reason) => Poll::Ready(Err(state.refused(reason, claim.class))),
+                Routed::Waits(ticket) => {
+                    // The others first: one that has just left the queue may have had this ticket's slot.
+                    let own = state.actions.iter().position(
+                        |action| matches!(action, Action::Bind { ticket: of, .. } if *of == ticket),
+                    );
+                    let own = own.map(|own| state.actions.remove(own));
+                    state.settle(now);
+                    let waiter = state.waiters.join(ticket, waker);
+                    self.waiting = Some((ticket, waiter));
+                    // It was its own turn: its waker is called.
+                    state.actions.extend(own);
+                    Poll::Pending
+                }
             }
-            Routed::Refused(reason) => {
-                let refused = state.refused(reason, self.claim.class);
-                state.settle(now);
-                Poll::Ready(Err(refused))
-            }
-            Routed::Waits(ticket) => {
-                // The others first: one that has just left the queue may have had this ticket's slot.
-                let own = state.actions.iter().position(
-                    |action| matches!(action, Action::Bind { ticket: of, .. } if *of == ticket),
-                );
-                let own = own.map(|own| state.actions.remove(own));
-                state.settle(now);
-                let at = state.join(ticket, waker);
-                self.waiting = Some((ticket, at));
-                // It was its own turn: its waker is called.
-                state.actions.extend(own);
-                state.settle(now);
-                self.function.set_timer(&state, now);
-                Poll::Pending
-            }
-        }
+        });
+        outcome.map_ok(|(binding, instance)| self.bound(binding, instance))
     }
 }
 
@@ -140,19 +131,16 @@ impl Future for Acquire {
     type Output = Result<Bound, Refused>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((_, at)) = self.waiting else {
+        let Some((_, waiter)) = self.waiting else {
             return self.arrive(cx.waker());
         };
         let function = Arc::clone(&self.function);
         let mut state = function.lock();
-        if let Waiter::Waiting(waker) = &mut state.waiters[at] {
-            waker.clone_from(cx.waker());
-            return Poll::Pending;
-        }
+        let outcome = ready!(state.waiters.poll(waiter, cx));
         self.waiting = None;
-        match state.leave(at) {
-            Waiter::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
-            Waiter::Bound {
+        match outcome {
+            Outcome::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
+            Outcome::Bound {
                 binding,
                 instance,
                 at,
@@ -162,29 +150,26 @@ impl Future for Acquire {
                 drop(state);
                 Poll::Ready(Ok(self.bound(binding, instance)))
             }
-            Waiter::Waiting(_) | Waiter::Absent => {
-                unreachable!("who waits hears what became of it")
-            }
         }
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        let Some((ticket, at)) = self.waiting else {
+        let Some((ticket, waiter)) = self.waiting else {
             return;
         };
         let mut state = self.function.lock();
-        match state.leave(at) {
-            Waiter::Waiting(_) => {
+        match state.waiters.leave(waiter) {
+            None => {
                 state.router.cancel(ticket);
             }
             // The place came at the moment the client left: it goes to the next.
-            Waiter::Bound { binding, .. } => {
+            Some(Outcome::Bound { binding, .. }) => {
                 drop(state);
                 self.function.complete(binding, Completion::Cancelled);
             }
-            Waiter::Refused(_) | Waiter::Absent => {}
+            Some(Outcome::Refused(_)) => {}
         }
     }
 }

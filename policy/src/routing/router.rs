@@ -75,6 +75,8 @@ pub struct Router {
     fastest: Vec<(Span, u8)>,
     /// The highest stated speed, in millionths.
     speed_max_ppm: u32,
+    /// Instances that may get requests.
+    ready: usize,
     /// Requests that were bound.
     count: u64,
     /// Whose turn is next, for rules that go round.
@@ -102,6 +104,7 @@ impl Router {
             next_return: None,
             fastest: Vec::new(),
             speed_max_ppm: 1_000_000,
+            ready: 0,
             count: 0,
             turn: 0,
             urgent: Vec::new(),
@@ -119,7 +122,7 @@ impl Router {
     /// yet how many instances it will get.
     #[must_use]
     pub fn waiting_max(&self) -> usize {
-        let instances = self.usable().count();
+        let instances = self.ready;
         if instances == 0 {
             return self.settings.waiting_max;
         }
@@ -130,8 +133,8 @@ impl Router {
 
     /// Instances that may get requests.
     #[must_use]
-    pub fn ready(&self) -> usize {
-        self.usable().count()
+    pub const fn ready(&self) -> usize {
+        self.ready
     }
 
     /// Instances that are ejected.
@@ -349,6 +352,9 @@ impl Router {
         let Some(Some(instance)) = self.instances.get_mut(id.0 as usize) else {
             return;
         };
+        if instance.leaves {
+            return;
+        }
         if !is_answered {
             self.eject(now, id, EjectReason::Probe, actions);
         } else if matches!(instance.health.ejected, Some((EjectReason::Probe, _))) {
@@ -376,6 +382,7 @@ impl Router {
         for (number, instance) in (0..).zip(&mut self.instances) {
             let Some(instance) = instance else { continue };
             if let Some((EjectReason::Connect, until)) = instance.health.ejected
+                && !instance.leaves
                 && until <= now
             {
                 instance.health.come_back(now);
@@ -389,21 +396,22 @@ impl Router {
     /// When [`Router::wake`] next has something to do, if nothing happens before `now`.
     #[must_use]
     pub fn next_wake(&self, now: Time) -> Option<Time> {
-        let hand_over = self.hand_over.get();
         let is_waited_for = !self.line.is_empty() && self.settings.rule == Rule::LateBinding;
-        let usable = self.usable().filter(|_| is_waited_for);
-        let soon = usable.filter_map(|(_, instance)| {
-            let free = instance.free_at?.before(hand_over);
-            let slow = instance.health.slow_until();
-            [Some(free), slow]
-                .into_iter()
-                .flatten()
-                .filter(|&at| at > now)
-                .min()
-        });
+        let soon = is_waited_for.then(|| self.next_place(now)).flatten();
         let late = self.line.next_wake();
-        let next = soon.chain(late).chain(self.next_return).min();
+        let next = [soon, late, self.next_return].into_iter().flatten().min();
         next.map(|at| at.max(now))
+    }
+
+    /// When an instance next has a place more, if nothing happens before.
+    fn next_place(&self, now: Time) -> Option<Time> {
+        let hand_over = self.hand_over.get();
+        let each = self.usable().flat_map(|(_, instance)| {
+            let free = instance.free_at.map(|free| free.before(hand_over));
+            let slow = instance.health.slow_until().filter(|_| free.is_some());
+            [free, slow]
+        });
+        each.flatten().filter(|&at| at > now).min()
     }
 
     pub(super) fn instance(&self, id: InstanceId) -> &Instance {
@@ -521,6 +529,7 @@ impl Router {
 
     /// Instances have come, gone, or changed their minds.
     fn instances_changed(&mut self) {
+        self.ready = self.usable().count();
         let depth = self.waiting_max();
         self.line.set_depth(depth);
         let has_none =

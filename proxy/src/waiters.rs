@@ -1,0 +1,90 @@
+//! Futures that wait in one of policy's queues, by their tickets.
+//!
+//! A queue uses the slot of a ticket again as soon as its request has left; a waiter stays until its future has taken what
+//! became of it. So outcomes are to be [settled](Waiters::settle) before a request of the same step [joins](Waiters::join),
+//! except its own.
+
+use std::task::{Context, Poll, Waker};
+
+use policy::queue::Ticket;
+
+/// See the [module](self). `T` is what becomes of a request that waited.
+#[derive(Debug)]
+pub struct Waiters<T> {
+    waiters: Vec<Waiter<T>>,
+    free: Vec<usize>,
+    /// The waiter of a ticket, by the ticket's slot.
+    of_slot: Vec<usize>,
+}
+
+#[derive(Debug)]
+enum Waiter<T> {
+    Absent,
+    Waiting(Waker),
+    Settled(T),
+}
+
+/// A waiter's number, which is given anew when it has left.
+#[derive(Debug, Clone, Copy)]
+pub struct WaiterId(usize);
+
+impl<T> Default for Waiters<T> {
+    fn default() -> Self {
+        Self {
+            waiters: Vec::new(),
+            free: Vec::new(),
+            of_slot: Vec::new(),
+        }
+    }
+}
+
+impl<T> Waiters<T> {
+    /// Adds the waiter of a request that has just joined the queue.
+    pub fn join(&mut self, ticket: Ticket, waker: &Waker) -> WaiterId {
+        let waiter = Waiter::Waiting(waker.clone());
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.waiters[at] = waiter;
+                at
+            }
+            None => {
+                self.waiters.push(waiter);
+                self.waiters.len() - 1
+            }
+        };
+        let slot = ticket.slot();
+        if self.of_slot.len() <= slot {
+            self.of_slot.resize(slot + 1, 0);
+        }
+        self.of_slot[slot] = at;
+        WaiterId(at)
+    }
+
+    /// Notes what became of a request that has left the queue, and wakes its future.
+    pub fn settle(&mut self, ticket: Ticket, outcome: T) {
+        let at = self.of_slot[ticket.slot()];
+        let settled = Waiter::Settled(outcome);
+        if let Waiter::Waiting(waker) = std::mem::replace(&mut self.waiters[at], settled) {
+            waker.wake();
+        }
+    }
+
+    /// Returns what became of a request, whose waiter then leaves; pending while it waits.
+    pub fn poll(&mut self, id: WaiterId, cx: &Context<'_>) -> Poll<T> {
+        if let Waiter::Waiting(waker) = &mut self.waiters[id.0] {
+            waker.clone_from(cx.waker());
+            return Poll::Pending;
+        }
+        let outcome = self.leave(id);
+        Poll::Ready(outcome.expect("a waiter that does not wait is settled"))
+    }
+
+    /// Takes a waiter away. Returns what became of its request; `None`: it still waits in the queue.
+    pub fn leave(&mut self, id: WaiterId) -> Option<T> {
+        self.free.push(id.0);
+        match std::mem::replace(&mut self.waiters[id.0], Waiter::Absent) {
+            Waiter::Settled(outcome) => Some(outcome),
+            Waiter::Waiting(_) | Waiter::Absent => None,
+        }
+    }
+}
