@@ -4,19 +4,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use prometheus::{Encoder as _, TextEncoder};
 use proxy::body::ProxyBody;
 use proxy::connection::{Client, Handler};
-use proxy::respond;
+use proxy::{respond, scrape};
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
+use crate::autoscaler::Reports;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
-use crate::reporter::Reports;
 
 /// Requests that are answered at once, at most.
 const CONCURRENCY_MAX: usize = 16;
@@ -56,16 +55,12 @@ impl Functions {
 }
 
 fn functions(registry: &Registry, request: &Request<()>) -> Response<ProxyBody> {
-    if request.uri().path() != "/v1/functions" {
-        return respond::not_found();
-    }
-    if let Some(refused) = refuse_method(request.method()) {
-        return refused;
-    }
-    let mut response = Response::new(ProxyBody::full(registry.describe().to_string()));
-    let kind = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
+    scrape::answer(request, "/v1/functions", || {
+        let mut response = Response::new(ProxyBody::full(registry.describe().to_string()));
+        let kind = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    })
 }
 
 impl Handler for Functions {
@@ -97,35 +92,12 @@ impl Handler for Scrape {
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
-        if request.uri().path() != "/metrics" {
-            return respond::not_found();
-        }
-        if let Some(refused) = refuse_method(request.method()) {
-            return refused;
-        }
-        let families = self.metrics.gather(
-            |visit| self.registry.figures(visit),
-            self.registry.served().len(),
-            &self.reports,
-        );
-        let mut page = Vec::new();
-        if let Err(error) = TextEncoder::new().encode(&families, &mut page) {
-            tracing::error!(%error, "metrics cannot be written");
-            return respond::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
-        }
-        let mut response = Response::new(ProxyBody::full(page));
-        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-        response.headers_mut().insert(CONTENT_TYPE, kind);
-        response
+        scrape::answer(&request, "/metrics", || {
+            scrape::metrics(&self.metrics.gather(
+                |visit| self.registry.figures(visit),
+                self.registry.served().len(),
+                &self.reports,
+            ))
+        })
     }
-}
-
-fn refuse_method(method: &Method) -> Option<Response<ProxyBody>> {
-    if method == Method::GET || method == Method::HEAD {
-        return None;
-    }
-    let mut answer = respond::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-    let allowed = HeaderValue::from_static("GET, HEAD");
-    answer.headers_mut().insert(ALLOW, allowed);
-    Some(answer)
 }

@@ -81,7 +81,7 @@ pub(crate) struct Config {
     pub(crate) bind_functions: IpAddr,
     /// All goes to Knative's own activator.
     pub(crate) is_disabled: bool,
-    /// The pod's name: by it the autoscaler tells reports apart.
+    /// The pod's name, which distinguishes its reports from other processes'.
     pub(crate) pod: String,
     /// How the process's log is written.
     pub(crate) log: LogConfig,

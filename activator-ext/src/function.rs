@@ -1,6 +1,6 @@
 //! One function: its instances, and the requests that wait for them. `policy::routing` joined to futures.
 //!
-//! A request awaits [`Function::acquire`]. Dropping that future gives its place in the queue back; dropping the [`Bound`]
+//! A request awaits [`Function::acquire`]. Dropping that future gives its place in the queue back; dropping the [`InstancePlace`]
 //! gives its place at the instance to the next. The lock is held for a few microseconds and never across an await.
 
 mod acquire;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::instance::Instance;
 use crate::view::FunctionName;
 
-pub(crate) use acquire::{Acquire, Bound, Claim, Refused};
+pub(crate) use acquire::{Acquire, Claim, InstancePlace, Refusal};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -283,8 +283,8 @@ impl State {
         Arc::clone(instance.expect("the router knows only instances that were added"))
     }
 
-    fn refused(&self, reason: RefuseReason, class: ClassId) -> Refused {
-        Refused {
+    fn refused(&self, reason: RefuseReason, class: ClassId) -> Refusal {
+        Refusal {
             reason,
             retry_after: self.router.retry_after(class),
             execution: self.router.estimate(class),

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod autoscaler;
 mod config;
 mod function;
 mod instance;
@@ -16,7 +17,7 @@ mod reporter;
 mod service;
 mod source;
 mod stat;
-mod telling;
+
 mod view;
 mod watch;
 
@@ -40,14 +41,14 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{Functions, Scrape};
+use crate::autoscaler::{QUEUED_MAX, Reports};
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pass::PassThrough;
 use crate::registry::Registry;
-use crate::reporter::{QUEUED_MAX, Reports};
+use crate::reporter::Reporter;
 use crate::service::Data;
 use crate::source::manifests::Manifests;
-use crate::telling::Telling;
 use crate::view::View;
 
 /// The program's name.
@@ -73,17 +74,13 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
             let text = error.render().to_string();
-            let _failure = complain(NAME, [text.trim_end().to_owned()]);
-            return ExitCode::from(USAGE_ERROR);
+            return complain(NAME, USAGE_ERROR, [text.trim_end().to_owned()]);
         }
         Err(help) => return print(&help.render().to_string()),
     };
     let config = match Config::new(arguments, &ProcessEnvironment) {
         Ok(config) => config,
-        Err(problems) => {
-            let _failure = complain(NAME, problems);
-            return ExitCode::from(USAGE_ERROR);
-        }
+        Err(problems) => return complain(NAME, USAGE_ERROR, problems),
     };
     config.log.clone().start(Identity {
         key: NAME.to_owned(),
@@ -95,12 +92,9 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
             let code = runtime.block_on(run(config));
             // What still runs now is cut.
             runtime.shutdown_background();
-            code.unwrap_or_else(|error| {
-                let _failure = complain(NAME, [error.to_string()]);
-                ExitCode::from(USAGE_ERROR)
-            })
+            code.unwrap_or_else(|error| complain(NAME, USAGE_ERROR, [error.to_string()]))
         }
-        Err(error) => complain(NAME, [format!("cannot start the runtime: {error}")]),
+        Err(error) => complain(NAME, 1, [format!("cannot start the runtime: {error}")]),
     }
 }
 
@@ -141,17 +135,17 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     let sender = config.autoscaler.clone().map(|url| {
         let (sender, receiver) = mpsc::channel(QUEUED_MAX);
         let counts = Arc::clone(&reports);
-        tokio::spawn(async move { reporter::run(url, receiver, &counts).await });
+        tokio::spawn(async move { autoscaler::run(url, receiver, &counts).await });
         sender
     });
-    let telling = Telling::new(config.pod.clone(), sender, Arc::clone(&reports));
-    tokio::spawn(Arc::clone(&telling).run(Arc::clone(&registry)));
+    let reporter = Reporter::new(config.pod.clone(), sender, Arc::clone(&reports));
+    tokio::spawn(Arc::clone(&reporter).run(Arc::clone(&registry)));
 
     let data = Arc::new(Data {
         registry: Arc::clone(&registry),
         metrics: Arc::clone(&metrics),
         pass: PassThrough::new(config.pass_to.clone(), Arc::clone(&buffered)),
-        telling,
+        reporter,
         clock,
         read_ahead: ReadAhead::new(&buffered),
         buffered,
@@ -161,7 +155,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         last_request: channel::Sender::new(Instant::now()),
         head_lines: limits.head_lines,
     });
-    // Last: who can reach a port for requests can reach all others, and all is set up.
+    // Last: once a port for requests accepts connections, all others do.
     let listeners = PORTS.map(|port| listen::listen(config.bind, port));
     let servers = Servers {
         limits,

@@ -11,10 +11,10 @@ use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
 };
-use proxy::exchange::{Ended, Recorder};
+use proxy::exchange::{Recorder, RequestSummary};
 use proxy::outcome::Outcome;
 
-use crate::reporter::Reports;
+use crate::autoscaler::Reports;
 use crate::view::Revision;
 
 /// Bounds of durations in seconds: a GPU function may take minutes, and a cold start as long.
@@ -33,23 +33,38 @@ pub(crate) enum PassReason {
     UnknownRevision,
     /// The revision has no annotation of Weir.
     NotOptedIn,
+    /// The request names a tag, and its revision's function has others: it must stay with the tagged one.
+    Tagged,
     /// All of it is switched off.
     Disabled,
 }
 
 impl PassReason {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::ViewIncomplete,
         Self::UnknownRevision,
         Self::NotOptedIn,
+        Self::Tagged,
         Self::Disabled,
     ];
+
+    /// Returns why the request is not served here, where there is no other activator to which it could go.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::ViewIncomplete => "the view of the cluster is not complete yet",
+            Self::UnknownRevision => "revision not found",
+            Self::NotOptedIn => "the revision has no annotation of Weir",
+            Self::Tagged => "a tagged request stays with its revision, whose function has others",
+            Self::Disabled => "WEIR_DISABLED is set",
+        }
+    }
 
     const fn name(self) -> &'static str {
         match self {
             Self::ViewIncomplete => "view-incomplete",
             Self::UnknownRevision => "unknown-revision",
             Self::NotOptedIn => "not-opted-in",
+            Self::Tagged => "tagged",
             Self::Disabled => "disabled",
         }
     }
@@ -321,7 +336,7 @@ impl RevisionMetrics {
 }
 
 impl Recorder for RevisionMetrics {
-    fn record(&self, ended: &Ended) {
+    fn record(&self, ended: &RequestSummary) {
         self.requests[ended.outcome as usize].inc();
         if let Some((in_time, objective)) = &self.in_time
             && ended.outcome == Outcome::Answered

@@ -5,17 +5,16 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use annotations::MidStreamTimeout;
 use arc_swap::ArcSwap;
 use policy::Span;
 use policy::class;
-use policy::gate::{Late, Order};
 use policy::routing::{MARGIN_PERCENT, Places, Rule, Settings, Shape};
-use policy::slo::Trust;
 use proxy::buffered::Buffered;
 use proxy::clock::Clock;
 use proxy::deadline::Deadlines;
 use proxy::exchange::{Observer, Recorder};
-use proxy::relay::MidStreamTimeout;
+use proxy::settings;
 use proxy::timeouts::TimeLimits;
 use proxy::upstream::{self, Upstream};
 use tokio::sync::watch;
@@ -27,12 +26,10 @@ use crate::instance::Instance;
 use crate::metrics::{FunctionFigures, Metrics, RevisionMetrics};
 use crate::stat::RevisionStat;
 use crate::view::{FunctionName, Revision, RevisionName, View};
-use crate::watch::Watched;
+use crate::watch::InstanceWatch;
 
 /// What error messages call an instance.
 pub(crate) const PEER: &str = "the pod";
-/// Requests that may wait for each place where `weir.dev/queue-depth` is not set, as in a pod.
-const DEPTH_PER_PLACE: usize = 10;
 /// A function without a bound on the requests at an instance holds as many as a pod with one place for a cold start.
 const PLACES_DEFAULT: usize = 1;
 /// At least so many may wait for a function.
@@ -46,7 +43,7 @@ const HAND_OVER: Span = Span(300_000);
 
 /// A revision that is served here.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct LiveRevision {
     /// The revision, without its pods.
     pub(crate) revision: Revision,
     /// Whose variant it is.
@@ -57,22 +54,22 @@ pub(crate) struct Served {
     pub(crate) limits: TimeLimits,
     /// How a response that has begun ends at a timeout.
     pub(crate) mid_stream_timeout: MidStreamTimeout,
-    /// What the autoscaler hears of it.
+    /// What is reported of it to the autoscaler.
     pub(crate) stat: Arc<RevisionStat>,
     /// What is counted of it.
     pub(crate) metrics: Arc<RevisionMetrics>,
-    /// Who observes its requests.
+    /// What observes its requests.
     pub(crate) observer: Arc<Observer>,
 }
 
 /// Where a request goes.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// It is served here.
-    Served(Arc<Served>),
+    Served(Arc<LiveRevision>),
     /// It has no annotation of Weir.
     NotOptedIn,
-    /// Nobody knows it.
+    /// It is not in the view.
     Unknown,
 }
 
@@ -89,23 +86,23 @@ pub(crate) struct Registry {
 }
 
 /// By namespace and name, so that a look-up by two texts allocates nothing; `None`: not opted in.
-type Revisions = HashMap<String, HashMap<String, Option<Arc<Served>>>>;
+type Revisions = HashMap<String, HashMap<String, Option<Arc<LiveRevision>>>>;
 
 /// What runs.
 #[derive(Debug, Default)]
 struct Parts {
-    functions: BTreeMap<FunctionName, Running>,
+    functions: BTreeMap<FunctionName, FunctionTask>,
     pods: BTreeMap<(RevisionName, SocketAddr), PodTask>,
 }
 
 /// A function and its timer.
 #[derive(Debug)]
-struct Running {
+struct FunctionTask {
     function: Arc<Function>,
     timer: JoinHandle<()>,
 }
 
-impl Drop for Running {
+impl Drop for FunctionTask {
     fn drop(&mut self) {
         self.timer.abort();
     }
@@ -151,17 +148,26 @@ impl Registry {
     }
 
     /// Returns what is known of a revision.
-    pub(crate) fn find(&self, namespace: &str, name: &str) -> Found {
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Lookup {
         let revisions = self.revisions.load();
         match revisions.get(namespace).and_then(|own| own.get(name)) {
-            Some(Some(served)) => Found::Served(Arc::clone(served)),
-            Some(None) => Found::NotOptedIn,
-            None => Found::Unknown,
+            Some(Some(served)) => Lookup::Served(Arc::clone(served)),
+            Some(None) => Lookup::NotOptedIn,
+            None => Lookup::Unknown,
         }
     }
 
+    /// Whether its function has other revisions.
+    pub(crate) fn has_other_variants(&self, revision: &LiveRevision) -> bool {
+        let revisions = self.revisions.load();
+        let own = revisions.get(&revision.revision.name.namespace);
+        let own = own.into_iter().flat_map(HashMap::values).flatten();
+        let is_variant = |it: &&Arc<LiveRevision>| Arc::ptr_eq(&it.function, &revision.function);
+        own.filter(is_variant).count() > 1
+    }
+
     /// Returns all revisions that are served.
-    pub(crate) fn served(&self) -> Vec<Arc<Served>> {
+    pub(crate) fn served(&self) -> Vec<Arc<LiveRevision>> {
         let revisions = self.revisions.load();
         let all = revisions.values().flat_map(HashMap::values);
         all.flatten().map(Arc::clone).collect()
@@ -224,8 +230,8 @@ impl Registry {
     fn function_of(
         &self,
         revision: &Revision,
-        running: &mut BTreeMap<FunctionName, Running>,
-        functions: &mut BTreeMap<FunctionName, Running>,
+        running: &mut BTreeMap<FunctionName, FunctionTask>,
+        functions: &mut BTreeMap<FunctionName, FunctionTask>,
     ) -> Arc<Function> {
         let name = revision.function();
         if let Some(known) = functions.get(&name) {
@@ -234,7 +240,7 @@ impl Registry {
         let running = running.remove(&name).unwrap_or_else(|| {
             let function = Function::new(name.clone(), self.settings(revision), self.clock);
             let timer = tokio::spawn(Arc::clone(&function).run());
-            Running { function, timer }
+            FunctionTask { function, timer }
         });
         let function = Arc::clone(&running.function);
         functions.insert(name, running);
@@ -242,54 +248,38 @@ impl Registry {
     }
 
     fn settings(&self, revision: &Revision) -> Settings {
-        let asked = &revision.settings;
+        let settings = &revision.settings;
         let places = revision
             .concurrency()
             .map_or(PLACES_DEFAULT, |n| n as usize);
         Settings {
             rule: Rule::LateBinding,
-            order: if asked.slo.is_some() {
-                Order::Deadline
-            } else {
-                Order::Arrival
-            },
-            late: match asked.late {
-                annotations::Late::Serve => Late::Serve,
-                annotations::Late::Shed => Late::Shed,
-            },
-            depth: asked
-                .queue_depth
-                .unwrap_or_else(|| DEPTH_PER_PLACE.saturating_mul(places)),
+            order: settings::order(settings),
+            late: settings::late(settings),
+            depth: settings.queue_depth(places),
             waiting_min: WAITING_MIN,
             waiting_max: self.waiting_max,
             margin_percent: MARGIN_PERCENT,
             hand_over: HAND_OVER,
-            // Nothing known, nothing assumed: until the first sample nobody is late before the deadline itself.
+            // Nothing known, nothing assumed: until the first sample no request is late before its deadline.
             execution: Span::ZERO,
             classes: class::COUNT,
-            slo: asked.slo.map(Span::from),
+            slo: settings.slo.map(Span::from),
         }
     }
 
-    fn serve(&self, revision: &Revision, function: Arc<Function>) -> Arc<Served> {
+    fn serve(&self, revision: &Revision, function: Arc<Function>) -> Arc<LiveRevision> {
         let settings = &revision.settings;
-        for problem in &revision.problems {
+        for problem in &settings.problems {
             tracing::warn!(revision = %revision.name, problem, "an annotation cannot be used");
         }
-        let trust = match settings.trust_budget {
-            annotations::TrustBudget::All => Trust::All,
-            annotations::TrustBudget::Floor => Trust::Floor,
-            annotations::TrustBudget::None => Trust::None,
-        };
+        let trust = settings::trust(settings);
         let metrics = self.metrics.revision(revision);
-        Arc::new(Served {
+        Arc::new(LiveRevision {
             function,
             deadlines: Deadlines::new(settings.slo, trust, revision.timeout),
             limits: revision.time_limits(),
-            mid_stream_timeout: match settings.mid_stream_timeout {
-                annotations::MidStreamTimeout::Text => MidStreamTimeout::Text,
-                annotations::MidStreamTimeout::Abort => MidStreamTimeout::Abort,
-            },
+            mid_stream_timeout: settings.mid_stream_timeout,
             stat: RevisionStat::new(revision.concurrency(), Instant::now()),
             observer: Arc::new(Observer {
                 recorder: Some(Arc::clone(&metrics) as Arc<dyn Recorder>),
@@ -305,7 +295,7 @@ impl Registry {
 
     fn watch(
         &self,
-        served: &Arc<Served>,
+        served: &Arc<LiveRevision>,
         address: SocketAddr,
         ordinal: u32,
         is_ready: bool,
@@ -323,7 +313,7 @@ impl Registry {
         );
         let instance = Instance::new(address, served.revision.name.clone(), upstream);
         let (sender, ready) = watch::channel(is_ready);
-        let watched = Watched {
+        let watched = InstanceWatch {
             instance: Arc::clone(&instance),
             function: Arc::clone(&served.function),
             shape: Shape {
@@ -360,7 +350,7 @@ impl Registry {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         for running in parts.functions.values() {
             let function = &running.function;
-            let of_it = |served: &&Arc<Served>| Arc::ptr_eq(&served.function, function);
+            let of_it = |served: &&Arc<LiveRevision>| Arc::ptr_eq(&served.function, function);
             let Some(first) = served.iter().find(of_it) else {
                 continue;
             };
@@ -418,11 +408,15 @@ impl Registry {
 }
 
 /// A revision that is served.
-fn known<'a>(revisions: &'a Revisions, namespace: &str, name: &str) -> Option<&'a Arc<Served>> {
+fn known<'a>(
+    revisions: &'a Revisions,
+    namespace: &str,
+    name: &str,
+) -> Option<&'a Arc<LiveRevision>> {
     revisions.get(namespace)?.get(name)?.as_ref()
 }
 
-impl Served {
+impl LiveRevision {
     /// Whether it serves this revision already, whatever its pods.
     fn is_as(&self, revision: &Revision) -> bool {
         let own = &self.revision;

@@ -1,179 +1,92 @@
-//! The WebSocket to the autoscaler (knative-serving `pkg/websocket`, `pkg/activator/stat_reporter.go`).
-//!
-//! One connection: a handshake within 3 s, a ping every 3.3 s, closed if nothing is heard for 10 s, tried again after
-//! 100 ms and then 1.3 times as long each time, 5 s at most. Without it reports are kept for 5 s, and then dropped.
+//! What goes to the autoscaler, and when: each second a report on every revision, and at once the first request of one that
+//! has no instance.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-use futures_util::{SinkExt as _, StreamExt as _};
-use prost::Message as _;
-use proxy::autoscaler::WireStatMessages;
-use tokio::net::TcpStream;
+use proxy::autoscaler::{StatMessage, WireStatMessage, WireStatMessages};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_tungstenite::tungstenite::{self, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
-const PING_PERIOD: Duration = Duration::from_millis(3_300);
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-const BACK_OFF_MIN: Duration = Duration::from_millis(100);
-const BACK_OFF_GROWTH: f64 = 1.3;
-const BACK_OFF_MAX: Duration = Duration::from_secs(5);
-/// A report is of use for so long.
-const KEPT: Duration = Duration::from_secs(5);
-/// Reports that wait to be taken, at most.
-pub(crate) const QUEUED_MAX: usize = 1_024;
+use crate::autoscaler::Reports;
+use crate::registry::Registry;
+use crate::stat::WINDOW;
+use crate::view::RevisionName;
 
-/// What became of reports since the start.
-#[derive(Debug, Default)]
-pub(crate) struct Reports {
-    /// Written to the connection.
-    pub(crate) sent: AtomicU64,
-    /// Too old when there was a connection again, or more than are kept.
-    pub(crate) dropped: AtomicU64,
-    /// Connections that could not be had, or broke.
-    pub(crate) failures: AtomicU64,
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    /// Under which name the autoscaler knows this process.
+    pod: String,
+    start: Instant,
+    /// `None`: there is no autoscaler.
+    reports: Option<mpsc::Sender<WireStatMessages>>,
+    counts: Arc<Reports>,
 }
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+impl Reporter {
+    /// Reports of the process `pod` go into `reports`.
+    #[must_use]
+    pub(crate) fn new(
+        pod: String,
+        reports: Option<mpsc::Sender<WireStatMessages>>,
+        counts: Arc<Reports>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            pod,
+            start: Instant::now(),
+            reports,
+            counts,
+        })
+    }
 
-/// Why a connection has ended.
-#[derive(Debug, thiserror::Error)]
-enum ReportError {
-    #[error(transparent)]
-    Socket(#[from] tungstenite::Error),
-    #[error("the autoscaler did not answer the handshake within {HANDSHAKE_MAX:?}")]
-    Handshake,
-    #[error("nothing was heard of the autoscaler for {SILENCE_MAX:?}")]
-    Silence,
-    #[error("the autoscaler closed the connection")]
-    Closed,
-}
+    /// The first request of a revision that has no instance has come.
+    pub(crate) fn report_first(&self, revision: &RevisionName) {
+        self.send(vec![self.message(revision, 1.0, 1.0)]);
+    }
 
-/// Sends what comes through `reports` to the autoscaler at `url`, until there is no more.
-pub(crate) async fn run(
-    url: String,
-    mut reports: mpsc::Receiver<WireStatMessages>,
-    counts: &Reports,
-) {
-    let mut kept: VecDeque<(Instant, Bytes)> = VecDeque::new();
-    let mut back_off = BACK_OFF_MIN;
-    let mut failures = 0_u64;
-    loop {
-        let connect = async {
-            let connected = tokio::time::timeout(HANDSHAKE_MAX, connect_async(url.as_str())).await;
-            let (socket, _response) = connected.map_err(|_| ReportError::Handshake)??;
-            Ok::<_, ReportError>(socket)
+    /// Reports every second, for ever.
+    pub(crate) async fn run(self: Arc<Self>, registry: Arc<Registry>) {
+        let mut tick = tokio::time::interval_at(self.start + WINDOW, WINDOW);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let now = Instant::now();
+            let messages = registry.served().into_iter().map(|served| {
+                let window = served.stat.finish_window(now);
+                self.message(&served.revision.name, window.concurrency, window.arrivals)
+            });
+            let messages: Vec<_> = messages.collect();
+            if !messages.is_empty() {
+                self.send(messages);
+            }
+        }
+    }
+
+    fn message(&self, revision: &RevisionName, concurrency: f64, count: f64) -> WireStatMessage {
+        WireStatMessage {
+            namespace: revision.namespace.clone(),
+            name: revision.name.clone(),
+            stat: Some(StatMessage {
+                pod_name: self.pod.clone(),
+                average_concurrent_requests: concurrency,
+                request_count: count,
+                process_uptime: self.start.elapsed().as_secs_f64(),
+                ..StatMessage::default()
+            }),
+        }
+    }
+
+    fn send(&self, messages: Vec<WireStatMessage>) {
+        let Some(reports) = &self.reports else {
+            return;
         };
-        let connected = tokio::select! {
-            connected = connect => connected,
-            // Taken meanwhile, so that nobody waits for room.
-            () = keep_all(&mut reports, &mut kept, counts) => return,
-        };
-        let error = match connected {
-            Ok(socket) => {
-                tracing::info!(url, "connected to the autoscaler");
-                (back_off, failures) = (BACK_OFF_MIN, 0);
-                match report(socket, &mut reports, &mut kept, counts).await {
-                    Ok(()) => return,
-                    Err(error) => error,
-                }
+        match reports.try_send(WireStatMessages { messages }) {
+            Ok(()) | Err(TrySendError::Closed(_)) => {}
+            Err(TrySendError::Full(_)) => {
+                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
-            Err(error) => error,
-        };
-        counts.failures.fetch_add(1, Ordering::Relaxed);
-        failures += 1;
-        if failures.is_power_of_two() {
-            tracing::warn!(%error, url, failures, "no connection to the autoscaler");
-        }
-        tokio::select! {
-            () = tokio::time::sleep(back_off) => {}
-            () = keep_all(&mut reports, &mut kept, counts) => return,
-        }
-        back_off = back_off.mul_f64(BACK_OFF_GROWTH).min(BACK_OFF_MAX);
-    }
-}
-
-/// Keeps reports until there are no more.
-async fn keep_all(
-    reports: &mut mpsc::Receiver<WireStatMessages>,
-    kept: &mut VecDeque<(Instant, Bytes)>,
-    counts: &Reports,
-) {
-    while let Some(report) = reports.recv().await {
-        let now = Instant::now();
-        kept.push_back((now, report.encode_to_vec().into()));
-        drop_old(kept, now, counts);
-    }
-}
-
-fn drop_old(kept: &mut VecDeque<(Instant, Bytes)>, now: Instant, counts: &Reports) {
-    while kept.len() > QUEUED_MAX
-        || kept
-            .front()
-            .is_some_and(|(at, _)| now.saturating_duration_since(*at) > KEPT)
-    {
-        kept.pop_front();
-        counts.dropped.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Serves one connection. Ok: there are no more reports.
-async fn report(
-    mut socket: Socket,
-    reports: &mut mpsc::Receiver<WireStatMessages>,
-    kept: &mut VecDeque<(Instant, Bytes)>,
-    counts: &Reports,
-) -> Result<(), ReportError> {
-    drop_old(kept, Instant::now(), counts);
-    while let Some((at, bytes)) = kept.pop_front() {
-        if let Err(error) = send(&mut socket, bytes.clone(), counts).await {
-            kept.push_front((at, bytes));
-            return Err(error);
         }
     }
-    let mut ping = tokio::time::interval(PING_PERIOD);
-    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heard = Instant::now();
-    loop {
-        tokio::select! {
-            report = reports.recv() => {
-                let Some(report) = report else {
-                    let _closed = socket.close(None).await;
-                    return Ok(());
-                };
-                let bytes = Bytes::from(report.encode_to_vec());
-                if let Err(error) = send(&mut socket, bytes.clone(), counts).await {
-                    kept.push_back((Instant::now(), bytes));
-                    return Err(error);
-                }
-            }
-            message = socket.next() => {
-                heard = Instant::now();
-                match message {
-                    Some(Ok(Message::Close(_))) | None => return Err(ReportError::Closed),
-                    Some(message) => drop(message?),
-                }
-            }
-            _tick = ping.tick() => {
-                let sent = socket.send(Message::Ping(Bytes::new()));
-                let sent = tokio::time::timeout(SILENCE_MAX, sent).await;
-                sent.map_err(|_| ReportError::Silence)??;
-            }
-            () = tokio::time::sleep_until(heard + SILENCE_MAX) => return Err(ReportError::Silence),
-        }
-    }
-}
-
-/// An autoscaler that takes nothing is one that is gone.
-async fn send(socket: &mut Socket, bytes: Bytes, counts: &Reports) -> Result<(), ReportError> {
-    let sent = socket.send(Message::Binary(bytes));
-    let sent = tokio::time::timeout(SILENCE_MAX, sent).await;
-    sent.map_err(|_| ReportError::Silence)??;
-    counts.sent.fetch_add(1, Ordering::Relaxed);
-    Ok(())
 }

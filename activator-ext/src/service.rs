@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use annotations::MidStreamTimeout;
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE, USER_AGENT};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -16,13 +17,13 @@ use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
 use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
-use proxy::deadline::{HELD_US, Told};
+use proxy::deadline::{HELD_US, RequestDeadline};
 use proxy::exchange::Exchange;
-use proxy::forward::{self, Asked, Passage, discard, note};
+use proxy::forward::{self, Passage, RequestKind, discard, note};
 use proxy::headers::{self, KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
 use proxy::malformed;
 use proxy::outcome::Outcome;
-use proxy::relay::{InFlight, MidStreamTimeout, Place, SERVER_TIMING, timing};
+use proxy::relay::{InFlight, Place, SERVER_TIMING, timing};
 use proxy::respond;
 use proxy::timeouts::{Expired, TimeLimits, Timeouts};
 use proxy::upstream::UpstreamError;
@@ -30,12 +31,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::function::{Bound, Claim, Refused};
+use crate::function::{Claim, InstancePlace, Refusal};
 use crate::metrics::{Metrics, PassReason};
 use crate::pass::{self, PassThrough};
-use crate::registry::{Found, PEER, Registry, Served};
-use crate::stat::Counted;
-use crate::telling::Telling;
+use crate::registry::{LiveRevision, Lookup, PEER, Registry};
+use crate::reporter::Reporter;
+use crate::stat::CountGuard;
 
 /// The mark by which the autoscaler counts a request once.
 const ACTIVATOR: HeaderValue = HeaderValue::from_static("activator");
@@ -48,7 +49,7 @@ pub(crate) struct Data {
     pub(crate) registry: Arc<Registry>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) pass: PassThrough,
-    pub(crate) telling: Arc<Telling>,
+    pub(crate) reporter: Arc<Reporter>,
     pub(crate) clock: Clock,
     pub(crate) buffered: Arc<Buffered>,
     pub(crate) read_ahead: Arc<ReadAhead>,
@@ -63,14 +64,14 @@ pub(crate) struct Data {
 
 /// What a request holds until its answer has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct RequestPlace {
     /// Its place at an instance.
-    bound: Option<Bound>,
+    bound: Option<InstancePlace>,
     /// Its count in the stat.
-    counted: Option<Counted>,
+    counted: Option<CountGuard>,
 }
 
-impl Place for Held {
+impl Place for RequestPlace {
     fn complete(&mut self) {
         if let Some(bound) = &mut self.bound {
             bound.complete();
@@ -83,36 +84,31 @@ impl Place for Held {
 struct Arrived {
     arrival: Instant,
     /// It is not served: this is the answer.
-    malformed: Option<Box<Response<ProxyBody<Held>>>>,
-    in_flight: InFlight<Held>,
+    malformed: Option<Box<Response<ProxyBody<RequestPlace>>>>,
+    in_flight: InFlight<RequestPlace>,
 }
 
 impl Handler for Data {
-    type Place = Held;
+    type Place = RequestPlace;
 
     fn handle(
         self: Arc<Self>,
         client: Client,
         mut request: Request<Incoming>,
-    ) -> impl Future<Output = Response<ProxyBody<Held>>> + Send {
+    ) -> impl Future<Output = Response<ProxyBody<RequestPlace>>> + Send {
         // Not within the future: hyper drops it before it has run if the client leaves with its request.
         let mut arrived = self.begin(&client, &mut request);
         let mut request =
             request.map(|body| ClientBody::new(body, client.http1.clone(), &self.buffered));
-        // Held here and lent to all steps: handed through by value, it would have room in each one's future.
+        // RequestPlace here and lent to all steps: handed through by value, it would have room in each one's future.
         async move { self.serve(&client, &mut request, &mut arrived).await }
     }
 }
 
 impl Data {
     fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Arrived {
-        let is_doubtful = client.http1.as_ref().is_some_and(|own| own.is_malformed());
+        let malformed = malformed::refuse(client, request, self.head_lines);
         let serving = client.begin(request.headers());
-        let malformed = if is_doubtful {
-            Some(respond::bad_request("the body before it cannot be read"))
-        } else {
-            malformed::refuse(request, self.head_lines)
-        };
         Arrived {
             arrival: Instant::now(),
             malformed: malformed.map(Box::new),
@@ -128,7 +124,7 @@ impl Data {
         client: &Client,
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
-    ) -> Response<ProxyBody<Held>> {
+    ) -> Response<ProxyBody<RequestPlace>> {
         if let Some(answer) = arrived.malformed.take() {
             discard(request);
             return *answer;
@@ -142,7 +138,9 @@ impl Data {
             Ok(served) => served,
             Err((reason, name)) => {
                 self.metrics.pass(reason);
-                return self.pass_through(client, request, arrived, &name).await;
+                return self
+                    .pass_through(client, request, arrived, (reason, &name))
+                    .await;
             }
         };
         let exchange = served.observer.begin(
@@ -163,7 +161,7 @@ impl Data {
     }
 
     /// Items 1 to 3 of 5.2: the kubelet, the ingress, the autoscaler.
-    fn answer_probe(&self, headers: &mut HeaderMap) -> Option<Response<ProxyBody<Held>>> {
+    fn answer_probe(&self, headers: &mut HeaderMap) -> Option<Response<ProxyBody<RequestPlace>>> {
         let is_kubelet = headers.contains_key(KUBELET_PROBE)
             || headers
                 .get(USER_AGENT)
@@ -200,7 +198,10 @@ impl Data {
     }
 
     /// Item 5: whose request it is.
-    fn look_up(&self, request: &Request<ClientBody>) -> Result<Arc<Served>, (PassReason, String)> {
+    fn look_up(
+        &self,
+        request: &Request<ClientBody>,
+    ) -> Result<Arc<LiveRevision>, (PassReason, String)> {
         if self.is_disabled {
             return Err((PassReason::Disabled, String::new()));
         }
@@ -211,19 +212,26 @@ impl Data {
             return Err((PassReason::UnknownRevision, String::new()));
         };
         match self.registry.find(namespace, name) {
-            Found::Served(served) => Ok(served),
-            Found::NotOptedIn => Err((PassReason::NotOptedIn, name.to_owned())),
-            Found::Unknown => Err((PassReason::UnknownRevision, name.to_owned())),
+            Lookup::Served(served) => {
+                let tag = request.headers().get(headers::SERVING_TAG);
+                let is_tagged = tag.is_some_and(|tag| !tag.is_empty());
+                if is_tagged && self.registry.has_other_variants(&served) {
+                    return Err((PassReason::Tagged, name.to_owned()));
+                }
+                Ok(served)
+            }
+            Lookup::NotOptedIn => Err((PassReason::NotOptedIn, name.to_owned())),
+            Lookup::Unknown => Err((PassReason::UnknownRevision, name.to_owned())),
         }
     }
 
     async fn answer(
         &self,
-        served: &Arc<Served>,
+        served: &Arc<LiveRevision>,
         client: &Client,
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
-    ) -> Response<ProxyBody<Held>> {
+    ) -> Response<ProxyBody<RequestPlace>> {
         let timeouts = Timeouts::new(served.limits, arrived.arrival);
         let grpc = respond::is_grpc(request.headers());
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
@@ -248,41 +256,43 @@ impl Data {
 
     async fn forward(
         &self,
-        served: &Arc<Served>,
+        served: &Arc<LiveRevision>,
         client: &Client,
         request: &mut Request<ClientBody>,
-        in_flight: &mut InFlight<Held>,
+        in_flight: &mut InFlight<RequestPlace>,
         timeouts: &Timeouts,
         informed: Option<&Arc<AtomicBool>>,
-    ) -> Response<ProxyBody<Held>> {
-        let asked = Asked::of(client, request);
+    ) -> Response<ProxyBody<RequestPlace>> {
+        let kind = RequestKind::of(client, request);
         let exchange = in_flight.exchange.clone();
-        if asked.upgrade.is_some() && !request.body().is_empty() {
+        if kind.upgrade.is_some() && !request.body().is_empty() {
             note(exchange.as_ref(), Outcome::Malformed);
             discard(request);
             return respond::bad_request("an upgrade has no body");
         }
         request.body_mut().observe(exchange.clone());
         let arrival = self.clock.time(timeouts.arrival);
-        let told = served.deadlines.read(request.headers(), arrival);
-        if let Some(exchange) = exchange.as_ref().filter(|_| told.held > Span::ZERO) {
-            exchange.note_held(Duration::from_nanos(told.held.0));
+        let budget = served.deadlines.read(request.headers(), arrival);
+        if let Some(exchange) = exchange.as_ref().filter(|_| budget.held > Span::ZERO) {
+            exchange.note_held(Duration::from_nanos(budget.held.0));
         }
-        let way = Way { told, arrival };
+        let times = RequestTiming { budget, arrival };
         let is_cold = !served.function.has_instance();
-        let is_told = is_cold && served.stat.is_idle();
-        if is_told {
-            self.telling.tell_at_once(&served.revision.name);
+        let is_first = is_cold && served.stat.is_idle();
+        if is_first {
+            self.reporter.report_first(&served.revision.name);
         }
-        in_flight.place.counted = Some(served.stat.arrive(timeouts.arrival, is_told));
+        in_flight.place.counted = Some(served.stat.arrive(timeouts.arrival, is_first));
         let mut is_again = false;
         let mut tries = 1;
         loop {
-            let acquired = self.acquire(served, client, request, &way, is_again).await;
+            let acquired = self
+                .acquire(served, client, request, &times, is_again)
+                .await;
             let bound = match acquired {
                 Ok(bound) => bound,
                 Err(refused) => {
-                    return self.refuse(served, &refused, exchange.as_ref(), asked.grpc);
+                    return self.refuse(served, &refused, exchange.as_ref(), kind.grpc);
                 }
             };
             let begun = Instant::now();
@@ -290,7 +300,7 @@ impl Data {
             served.metrics.hold(held, is_cold);
             let of = &bound.instance.revision;
             if *of != served.revision.name
-                && let Found::Served(of) = self.registry.find(&of.namespace, &of.name)
+                && let Lookup::Served(of) = self.registry.find(&of.namespace, &of.name)
                 && let Some(counted) = &mut in_flight.place.counted
             {
                 of.stat.take_over(counted);
@@ -298,14 +308,14 @@ impl Data {
             let instance = Arc::clone(&bound.instance);
             in_flight.place.bound = Some(bound);
             if !is_again {
-                self.rewrite(served, client, request, &way);
-                if let Some((protocol, _)) = &asked.upgrade {
+                self.rewrite(served, client, request, &times);
+                if let Some((protocol, _)) = &kind.upgrade {
                     let headers = request.headers_mut();
                     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
                     headers.insert(UPGRADE, protocol.clone());
                 }
             } else {
-                self.stamp(served, request.headers_mut(), &way);
+                self.stamp(served, request.headers_mut(), &times);
             }
             let host = instance.upstream.host();
             if forward::to_upstream_form(request, Some(host.clone()), host).is_err() {
@@ -316,8 +326,8 @@ impl Data {
                 let method = request.method().clone();
                 exchange.dispatch(begun, &method, request.headers_mut());
             }
-            let refresh = |headers: &mut HeaderMap| self.stamp(served, headers, &way);
-            let sent = forward::send(&instance.upstream, request, &asked, informed, refresh).await;
+            let refresh = |headers: &mut HeaderMap| self.stamp(served, headers, &times);
+            let sent = forward::send(&instance.upstream, request, &kind, informed, refresh).await;
             let error = match sent {
                 Ok((mut response, source)) => {
                     instance.hear(self.clock.now());
@@ -340,12 +350,12 @@ impl Data {
                         mid_stream_timeout: served.mid_stream_timeout,
                         tunnels: &self.tunnels,
                     };
-                    return pass_on(passage, asked, response, source, in_flight).await;
+                    return pass_on(passage, kind, response, source, in_flight).await;
                 }
                 Err(error) => error,
             };
             let Some(bound) = &mut in_flight.place.bound else {
-                return respond::bad_gateway(&error, asked.grpc);
+                return respond::bad_gateway(&error, kind.grpc);
             };
             match &error {
                 // No byte of it was written.
@@ -366,50 +376,39 @@ impl Data {
             }
             note(exchange.as_ref(), Outcome::Failed);
             tracing::debug!(%error, instance = %instance.address, "no answer from the pod");
-            return respond::bad_gateway(&error, asked.grpc);
+            return respond::bad_gateway(&error, kind.grpc);
         }
     }
 
     /// Waits for a place at an instance.
     async fn acquire(
         &self,
-        served: &Served,
+        served: &LiveRevision,
         client: &Client,
         request: &mut Request<ClientBody>,
-        way: &Way,
+        times: &RequestTiming,
         is_again: bool,
-    ) -> Result<Bound, Refused> {
-        let length = if request.body().is_empty() {
-            Some(0)
-        } else {
-            headers::content_length(request.headers())
-        };
+    ) -> Result<InstancePlace, Refusal> {
         let claim = Claim {
-            arrival: way.arrival,
-            deadline: way.told.deadline,
-            class: class::of(way.told.deadline.objective, length),
+            arrival: times.arrival,
+            deadline: times.budget.deadline,
+            class: class::of(
+                times.budget.deadline.objective,
+                forward::body_length(request),
+            ),
             is_again,
         };
-        let mut acquire = pin!(Arc::clone(&served.function).acquire(claim));
-        // Reading would tell a client that waits for it to go on.
-        let reads = client.http1.is_some() && !headers::expects_continue(request.headers());
-        std::future::poll_fn(|cx| {
-            let acquired = acquire.as_mut().poll(cx);
-            if acquired.is_pending() && reads {
-                request.body_mut().read_ahead(&self.read_ahead, cx);
-            }
-            acquired
-        })
-        .await
+        let acquire = pin!(Arc::clone(&served.function).acquire(claim));
+        forward::read_ahead_while(acquire, client, request, &self.read_ahead).await
     }
 
     fn refuse(
         &self,
-        served: &Served,
-        refused: &Refused,
+        served: &LiveRevision,
+        refused: &Refusal,
         exchange: Option<&Arc<Exchange>>,
         grpc: bool,
-    ) -> Response<ProxyBody<Held>> {
+    ) -> Response<ProxyBody<RequestPlace>> {
         match refused.reason {
             RefuseReason::Full | RefuseReason::Displaced => {
                 note(exchange, Outcome::Refused);
@@ -426,10 +425,10 @@ impl Data {
     /// Item 12: what a pod's queue-proxy expects of an activator.
     fn rewrite(
         &self,
-        served: &Served,
+        served: &LiveRevision,
         client: &Client,
         request: &mut Request<ClientBody>,
-        way: &Way,
+        times: &RequestTiming,
     ) {
         let host = host_of(request);
         let headers = request.headers_mut();
@@ -440,16 +439,20 @@ impl Data {
             headers.insert(headers::ORIGINAL_HOST, host);
         }
         headers.insert(headers::PROXY_REQUEST, ACTIVATOR);
-        self.stamp(served, headers, way);
+        self.stamp(served, headers, times);
     }
 
     /// The budget that is left, and the time that the request was held.
-    fn stamp(&self, served: &Served, headers: &mut HeaderMap, way: &Way) {
+    fn stamp(&self, served: &LiveRevision, headers: &mut HeaderMap, times: &RequestTiming) {
         let now = self.clock.now();
         served
             .deadlines
-            .rewrite(headers, &way.told, way.arrival, now);
-        let held = way.told.held.0.saturating_add(now.since(way.arrival).0);
+            .rewrite(headers, &times.budget, times.arrival, now);
+        let held = times
+            .budget
+            .held
+            .0
+            .saturating_add(now.since(times.arrival).0);
         headers.insert(HELD_US, HeaderValue::from(held / 1_000));
     }
 
@@ -459,18 +462,23 @@ impl Data {
         client: &Client,
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
-        name: &str,
-    ) -> Response<ProxyBody<Held>> {
+        (reason, name): (PassReason, &str),
+    ) -> Response<ProxyBody<RequestPlace>> {
         let Some(upstream) = self.pass.upstream().await else {
             discard(request);
-            return respond::error(
-                StatusCode::NOT_FOUND,
-                &format!("Error getting active endpoint: revision {name:?} not found"),
+            if reason == PassReason::UnknownRevision {
+                let text = format!("Error getting active endpoint: revision {name:?} not found");
+                return respond::error(StatusCode::NOT_FOUND, &text);
+            }
+            let text = format!(
+                "{}; no other activator can be reached (--pass-to)",
+                reason.text()
             );
+            return respond::error(StatusCode::SERVICE_UNAVAILABLE, &text);
         };
-        let asked = Asked::of(client, request);
+        let kind = RequestKind::of(client, request);
         headers::remove_hop_by_hop(request.headers_mut());
-        if let Some((protocol, _)) = &asked.upgrade {
+        if let Some((protocol, _)) = &kind.upgrade {
             let headers = request.headers_mut();
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(UPGRADE, protocol.clone());
@@ -479,7 +487,7 @@ impl Data {
             return respond::error(StatusCode::URI_TOO_LONG, "the escaped target is too long");
         }
         let timeouts = Timeouts::new(PASS_LIMITS, arrived.arrival);
-        match forward::send(&upstream, request, &asked, None, |_| {}).await {
+        match forward::send(&upstream, request, &kind, None, |_| {}).await {
             Ok((response, source)) => {
                 let passage = Passage {
                     client,
@@ -490,13 +498,13 @@ impl Data {
                     tunnels: &self.tunnels,
                 };
                 let in_flight = std::mem::take(&mut arrived.in_flight);
-                pass_on(passage, asked, response, source, in_flight).await
+                pass_on(passage, kind, response, source, in_flight).await
             }
             Err(UpstreamError::ClientBody) => respond::bad_request("the body cannot be read"),
             Err(error) => {
                 self.pass.failed();
                 tracing::debug!(%error, "no answer from Knative's activator");
-                respond::bad_gateway(&error, asked.grpc)
+                respond::bad_gateway(&error, kind.grpc)
             }
         }
     }
@@ -504,8 +512,8 @@ impl Data {
 
 /// What a request's headers said of its way so far.
 #[derive(Debug)]
-struct Way {
-    told: Told,
+struct RequestTiming {
+    budget: RequestDeadline,
     arrival: Time,
 }
 
@@ -520,24 +528,30 @@ const PASS_LIMITS: TimeLimits = TimeLimits {
 /// Passes an answer on, whatever it is.
 async fn pass_on(
     passage: Passage<'_>,
-    asked: Asked,
+    kind: RequestKind,
     response: Response<Incoming>,
     source: proxy::relay::Source,
-    in_flight: InFlight<Held>,
-) -> Response<ProxyBody<Held>> {
+    in_flight: InFlight<RequestPlace>,
+) -> Response<ProxyBody<RequestPlace>> {
     let (mut answer, incoming) = response.into_parts();
     let switched = match forward::prepare(&mut answer, passage.peer) {
         Ok(switched) => switched,
         Err(error) => {
             note(in_flight.exchange.as_ref(), Outcome::Failed);
-            return respond::bad_gateway(&error, asked.grpc);
+            return respond::bad_gateway(&error, kind.grpc);
         }
     };
     if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-        let switch = passage.switch(asked, (answer, switched), source, in_flight);
+        // Knative's activator has no such limit on what is a tunnel from now on.
+        let timeouts = passage.timeouts.without_response_start();
+        let passage = Passage {
+            timeouts: &timeouts,
+            ..passage
+        };
+        let switch = passage.switch(kind, (answer, switched), source, in_flight);
         return Box::pin(switch).await;
     }
-    let mut response = passage.relay(&asked, (answer, incoming), source, in_flight, None);
+    let mut response = passage.relay(&kind, (answer, incoming), source, in_flight, None);
     // The pod's queue-proxy has seen to the type.
     response.extensions_mut().remove::<forward::Untyped>();
     response

@@ -45,7 +45,7 @@ pub(crate) struct Window {
 
 /// A request that is counted until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted(Arc<RevisionStat>);
+pub(crate) struct CountGuard(Arc<RevisionStat>);
 
 impl RevisionStat {
     /// Nothing has come.
@@ -65,20 +65,20 @@ impl RevisionStat {
         })
     }
 
-    /// A request arrives. `is_told`: the autoscaler hears of it at once.
+    /// A request arrives. `is_first`: the autoscaler hears of it at once.
     #[must_use]
-    pub(crate) fn arrive(self: &Arc<Self>, now: Instant, is_told: bool) -> Counted {
+    pub(crate) fn arrive(self: &Arc<Self>, now: Instant, is_first: bool) -> CountGuard {
         let mut counts = self.counts();
         counts.update(now);
         counts.carried += 1;
         counts.arrivals = counts.arrivals.saturating_add(1);
-        counts.reported_ahead |= is_told;
+        counts.reported_ahead |= is_first;
         drop(counts);
-        Counted(Arc::clone(self))
+        CountGuard(Arc::clone(self))
     }
 
     /// A request goes to an instance of another revision: it counts there from now on, and as an arrival here.
-    pub(crate) fn take_over(self: &Arc<Self>, counted: &mut Counted) {
+    pub(crate) fn take_over(self: &Arc<Self>, counted: &mut CountGuard) {
         if Arc::ptr_eq(self, &counted.0) {
             return;
         }
@@ -87,7 +87,7 @@ impl RevisionStat {
         counts.update(now);
         counts.carried += 1;
         drop(counts);
-        *counted = Counted(Arc::clone(self));
+        *counted = CountGuard(Arc::clone(self));
     }
 
     /// Whether nothing is carried.
@@ -138,7 +138,7 @@ impl Counts {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         let mut counts = self.0.counts();
         counts.update(Instant::now());
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_told_at_once_is_told_once() {
+    async fn what_was_told_at_once_is_first_once() {
         let stat = RevisionStat::new(None, Instant::now());
         let _request = stat.arrive(Instant::now(), true);
         tokio::time::advance(WINDOW).await;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use annotations::Settings;
+use annotations::LenientSettings;
 use proxy::timeouts::TimeLimits;
 
 /// A revision's name and its namespace.
@@ -55,10 +55,8 @@ pub(crate) struct Revision {
     pub service: String,
     /// The Configuration's name; may be empty.
     pub configuration: String,
-    /// What its annotations ask for.
-    pub settings: Settings,
-    /// What cannot be used of them.
-    pub problems: Vec<String>,
+    /// What its annotations ask for, and what cannot be used of them.
+    pub settings: LenientSettings,
     /// Requests at a user container at once; `None`: no limit.
     pub container_concurrency: Option<u32>,
     /// How long a request may take.
@@ -96,18 +94,14 @@ impl Revision {
     /// Configuration's, so that a roll-out begins no new series.
     #[must_use]
     pub(crate) fn label(&self) -> &str {
-        let explicit = self.settings.function.as_deref().into_iter();
-        let names = explicit.chain([&*self.service, &self.configuration]);
-        names
-            .into_iter()
-            .find(|name| !name.is_empty())
-            .unwrap_or(&self.name.name)
+        let names = [&*self.service, &self.configuration];
+        self.settings.label(names, &self.name.name)
     }
 
     /// Returns how many requests may be at an instance at once: Knative's bound, else Weir's.
     #[must_use]
     pub(crate) fn concurrency(&self) -> Option<u32> {
-        self.container_concurrency.or(self.settings.concurrency)
+        self.settings.concurrency(self.container_concurrency)
     }
 
     /// Returns how long a request may take.

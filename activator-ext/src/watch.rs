@@ -26,7 +26,7 @@ const ALIVE_WITHIN: Duration = Duration::from_millis(300);
 
 /// What watching an instance takes.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct InstanceWatch {
     /// Which.
     pub(crate) instance: Arc<Instance>,
     /// Whose.
@@ -40,15 +40,15 @@ pub(crate) struct Watched {
 }
 
 /// Takes an instance out of its function when it is dropped, as when its task is aborted.
-struct Added<'a>(&'a Function, policy::routing::InstanceId);
+struct Membership<'a>(&'a Function, policy::routing::InstanceId);
 
-impl Drop for Added<'_> {
+impl Drop for Membership<'_> {
     fn drop(&mut self) {
         self.0.remove(self.1);
     }
 }
 
-impl Watched {
+impl InstanceWatch {
     /// Probes the instance and puts it into its function, until the task is aborted.
     pub(crate) async fn run(mut self) {
         // The view that knows it has gone: so will this task.
@@ -57,7 +57,7 @@ impl Watched {
         }
         self.until_it_answers().await;
         let id = self.function.add(&self.instance, self.shape);
-        let added = Added(&self.function, id);
+        let added = Membership(&self.function, id);
         let mut look = tokio::time::interval(LOOK_PERIOD);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

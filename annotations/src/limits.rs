@@ -8,16 +8,16 @@ use crate::values::{duration, integer};
 pub const HEAD_BYTES_MAX: usize = 1024 * 1024 + 4096;
 /// Less would refuse what other servers take: cookies and tokens are long.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
-/// The most lines of a request head.
+/// The most lines of a request head. Go's server has no such bound; within its 1 MiB it takes more.
 pub const HEAD_LINES_MAX: usize = 1_000;
 /// What a browser sends, and what gateways add to it.
 const HEAD_LINES_MIN: usize = 32;
-/// The longest time until a request head is complete.
+/// The longest time until a request head is complete, as under Knative.
 pub const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 const HEAD_TIME_MIN: Duration = Duration::from_secs(1);
-/// The most streams on one HTTP/2 connection at once.
+/// The most streams on one HTTP/2 connection at once, as under Knative.
 pub const STREAMS_MAX: u32 = 250;
-/// The most bytes held for slow readers.
+/// The most bytes held for slow readers: beside what a thousand connections take otherwise, within 160 MiB.
 pub const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// A few bodies at full speed.
 const BUFFERED_BYTES_MIN: usize = 1024 * 1024;

@@ -8,6 +8,8 @@ use crate::values::{decimal, dns_label, integer, positive_duration, quantity};
 
 /// `queue-depth` may be 1 to this.
 pub const QUEUE_DEPTH_MAX: usize = 10_000;
+/// Requests that may wait for each that may run, unless `queue-depth` is set: Knative's.
+const DEPTH_PER_CONCURRENCY: usize = 10;
 /// The percentile of papers' rows M1.12 and M2.13.
 pub const SLO_PERCENTILE_DEFAULT: f64 = 98.0;
 /// All of a device's SMs, in hundredths of a per cent.
@@ -42,10 +44,10 @@ pub enum TrustBudget {
 /// How a response that has begun ends when a timeout strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MidStreamTimeout {
-    /// The text of the timeout is appended and the message ends well.
+    /// As Knative does it: the text of the timeout is appended and the message ends well.
     #[default]
     Text,
-    /// The message is cut.
+    /// The message is cut, so that the client notices.
     Abort,
 }
 
@@ -112,7 +114,7 @@ words!(Evict: Host = "host", Never = "never");
 
 /// Why an annotation cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
+pub enum SettingError {
     /// There is no such key.
     #[error("is no key of Weir; allowed: {}", keys::names())]
     Key,
@@ -198,10 +200,10 @@ impl Settings {
     ///
     /// # Errors
     /// The key is not known, or the value is not allowed: nothing has changed then.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<(), Unusable> {
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
         let at = KEYS.iter().position(|key| key.name == name);
-        let at = at.ok_or(Unusable::Key)?;
-        self.assign(KEYS[at], value).map_err(Unusable::Value)?;
+        let at = at.ok_or(SettingError::Key)?;
+        self.assign(KEYS[at], value).map_err(SettingError::Value)?;
         self.set |= 1 << at;
         Ok(())
     }
@@ -254,6 +256,30 @@ impl Settings {
             limit => self.limits.set(limit, value)?,
         }
         Ok(())
+    }
+
+    /// Returns how many requests may be at the user container at once; `None`: no limit. `container_concurrency` is
+    /// Knative's limit, which counts first.
+    #[must_use]
+    pub fn concurrency(&self, container_concurrency: Option<u32>) -> Option<u32> {
+        container_concurrency.or(self.concurrency)
+    }
+
+    /// Returns how many requests may wait where `concurrency` of them may be at the user container at once.
+    #[must_use]
+    pub fn queue_depth(&self, concurrency: usize) -> usize {
+        self.queue_depth
+            .unwrap_or_else(|| DEPTH_PER_CONCURRENCY.saturating_mul(concurrency))
+    }
+
+    /// Returns the name under which metrics count a revision: `weir.dev/function`, else the first of `names` that is not
+    /// empty, else the revision's own. With the names of Knative's Service and Configuration, in this order, a roll-out
+    /// begins no new series.
+    #[must_use]
+    pub fn label<'a>(&'a self, names: [&'a str; 2], revision: &'a str) -> &'a str {
+        let explicit = self.function.as_deref().into_iter();
+        let mut named = explicit.chain(names);
+        named.find(|name| !name.is_empty()).unwrap_or(revision)
     }
 
     /// Whether a key, without its prefix, was set to a value that is allowed.
@@ -345,7 +371,7 @@ mod tests {
             for bad in bad {
                 let mut settings = Settings::default();
                 let why = settings.set(key, bad).unwrap_err();
-                assert!(matches!(why, Unusable::Value(_)), "{key}={bad}: {why}");
+                assert!(matches!(why, SettingError::Value(_)), "{key}={bad}: {why}");
                 assert_eq!(settings, Settings::default(), "{key}={bad}");
             }
         }

@@ -4,7 +4,7 @@ use divan::{Bencher, black_box};
 use policy::gate::{Late, Order};
 use policy::profile::ClassId;
 use policy::routing::{
-    Action, BindingId, Completion, Places, Request, Routed, Router, Rule, Settings, Shape,
+    Action, BindingId, Completion, Decision, Places, Request, Router, Rule, Settings, Shape,
 };
 use policy::{RequestId, Span, Time};
 
@@ -79,7 +79,7 @@ fn arrive(function: &mut Function) {
     let routed = function
         .router
         .arrive(now, &request, function.next, &mut function.actions);
-    if let Routed::Bound { binding, .. } = routed {
+    if let Decision::Bound { binding, .. } = routed {
         function.bound.push(binding);
     }
     function.actions.clear();

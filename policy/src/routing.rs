@@ -21,15 +21,15 @@
 //! the place, except by ageing (design 4.5, invariant 3, which speaks of one instance).
 
 mod action;
-mod bound;
+mod bindings;
 mod choice;
 mod health;
 mod instance;
 mod router;
 mod settings;
 
-pub use action::{Action, EjectReason, RefuseReason, RouteReason, Routed};
-pub use bound::BindingId;
+pub use action::{Action, Decision, EjectReason, RefuseReason, RouteReason};
+pub use bindings::BindingId;
 pub use instance::InstanceId;
 pub use router::{Completion, Router};
 pub use settings::{

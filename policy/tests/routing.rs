@@ -4,8 +4,8 @@ use policy::gate::{Late, Order};
 use policy::profile::ClassId;
 use policy::queue::Ticket;
 use policy::routing::{
-    Action, BindingId, Completion, EjectReason, InstanceId, Places, RefuseReason, Request,
-    RouteReason, Routed, Router, Rule, Settings, Shape, Share,
+    Action, BindingId, Completion, Decision, EjectReason, InstanceId, Places, RefuseReason,
+    Request, RouteReason, Router, Rule, Settings, Shape, Share,
 };
 use policy::{RequestId, Span, Time};
 
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    fn arrive(&mut self, objective_ms: u64, execution_ms: u64, random: u64) -> Routed {
+    fn arrive(&mut self, objective_ms: u64, execution_ms: u64, random: u64) -> Decision {
         let request = self.request(objective_ms, execution_ms);
         self.router
             .arrive(self.now, &request, random, &mut self.actions)
@@ -81,7 +81,7 @@ impl World {
     /// Where it goes at once.
     fn bound(&mut self, random: u64) -> (u32, BindingId) {
         match self.arrive(100, 10, random) {
-            Routed::Bound {
+            Decision::Bound {
                 instance, binding, ..
             } => (instance.0, binding),
             other => panic!("{other:?}"),
@@ -90,7 +90,7 @@ impl World {
 
     fn waits(&mut self, objective_ms: u64, execution_ms: u64) -> Ticket {
         match self.arrive(objective_ms, execution_ms, 0) {
-            Routed::Waits(ticket) => ticket,
+            Decision::Waits(ticket) => ticket,
             other => panic!("{other:?}"),
         }
     }
@@ -187,7 +187,7 @@ fn who_would_be_late_where_there_is_a_place_waits_for_one_where_it_makes_it() {
     world.waits(40, 20);
     // The next makes it on the slow one, and does not wait behind the first.
     let routed = world.arrive(100, 20, 0);
-    assert!(matches!(routed, Routed::Waits(_)));
+    assert!(matches!(routed, Decision::Waits(_)));
     assert_eq!(world.turns(), [(3, 1, RouteReason::Turn)]);
     world.advance(5 * MS);
     world.answered(binding);
@@ -340,7 +340,7 @@ fn a_request_that_found_no_connection_goes_elsewhere_in_its_old_order() {
     let first = world.request(100, 10);
     let now = world.now;
     let routed = world.router.arrive(now, &first, 0, &mut world.actions);
-    let Routed::Bound { binding, .. } = routed else {
+    let Decision::Bound { binding, .. } = routed else {
         panic!("{routed:?}");
     };
     let (_, other) = world.bound(0);
@@ -352,7 +352,7 @@ fn a_request_that_found_no_connection_goes_elsewhere_in_its_old_order() {
     let again = world
         .router
         .arrive_again(now, &first, 0, &mut world.actions);
-    assert!(matches!(again, Routed::Waits(_)));
+    assert!(matches!(again, Decision::Waits(_)));
     world.waits(90, 10);
     world.waits(150, 10);
     world.answered(other);
@@ -518,7 +518,7 @@ fn estimates_are_learnt_for_each_instance_from_start_to_end() {
         };
         let now = world.now;
         match world.router.arrive(now, &request, 0, &mut world.actions) {
-            Routed::Bound {
+            Decision::Bound {
                 instance, binding, ..
             } => (instance.0, binding),
             other => panic!("{other:?}"),

@@ -5,7 +5,7 @@ mod random;
 use policy::gate::{Late, Order};
 use policy::profile::ClassId;
 use policy::routing::{
-    Action, BindingId, Completion, Places, Request, Routed, Router, Rule, Settings, Shape,
+    Action, BindingId, Completion, Decision, Places, Request, Router, Rule, Settings, Shape,
 };
 use policy::{RequestId, Span, Time};
 use random::Random;
@@ -37,7 +37,7 @@ fn work(function: &mut Function, random: &mut Random, count: u32, bound_max: usi
         };
         let draw = random.next();
         let now = function.now;
-        if let Routed::Bound { binding, .. } =
+        if let Decision::Bound { binding, .. } =
             function
                 .router
                 .arrive(now, &request, draw, &mut function.actions)

@@ -8,8 +8,8 @@ use policy::gate::{AGEING_OBJECTIVES, AGEING_PERIOD, Late, Order};
 use policy::profile::ClassId;
 use policy::queue::Ticket;
 use policy::routing::{
-    Action, BindingId, Completion, InstanceId, Places, RefuseReason, Request, RouteReason, Routed,
-    Router, Rule, Settings, Shape,
+    Action, BindingId, Completion, Decision, InstanceId, Places, RefuseReason, Request,
+    RouteReason, Router, Rule, Settings, Shape,
 };
 use policy::{RequestId, Span, Time};
 use random::Random;
@@ -286,7 +286,7 @@ impl Run {
         let is_free = self.model.waiting.is_empty()
             && best.is_some_and(|(_, at, _)| !self.model.should_wait(self.now, &request, at.end));
         match routed {
-            Routed::Bound {
+            Decision::Bound {
                 binding, instance, ..
             } => {
                 let (id, at, _) = best.expect("a place is there");
@@ -294,7 +294,7 @@ impl Run {
                 self.model.bind(id, at);
                 self.bound.insert(request.id, (binding, instance));
             }
-            Routed::Waits(ticket) => {
+            Decision::Waits(ticket) => {
                 assert!(!is_free, "{}", self.label);
                 let first = self.actions.first().copied();
                 if self.model.waiting.len() >= self.model.limit() {
@@ -315,7 +315,7 @@ impl Run {
                 self.model.waiting.push((request, key));
                 self.waiting.insert(request.id, ticket);
             }
-            Routed::Refused(reason) => {
+            Decision::Refused(reason) => {
                 assert_eq!(reason, RefuseReason::Full);
                 let is_full = self.model.waiting.len() >= self.model.limit();
                 let label = &self.label;

@@ -27,7 +27,7 @@ pub struct Deadlines {
 
 /// What a request's headers said of its deadline.
 #[derive(Debug, Clone, Copy)]
-pub struct Told {
+pub struct RequestDeadline {
     /// Until when it must be answered.
     pub deadline: Deadline,
     /// How long earlier hops of Weir held it: at most the revision's timeout.
@@ -56,7 +56,7 @@ impl Deadlines {
 
     /// Reads a request's headers.
     #[must_use]
-    pub fn read(&self, headers: &HeaderMap, arrival: Time) -> Told {
+    pub fn read(&self, headers: &HeaderMap, arrival: Time) -> RequestDeadline {
         let budget = self
             .value(headers, &BUDGET, parse_millis)
             .map(|b| b.min(self.revision_timeout));
@@ -70,7 +70,7 @@ impl Deadlines {
             trust: self.trust,
         };
         let held = self.value(headers, &HELD_US, parse_micros);
-        Told {
+        RequestDeadline {
             held: held.unwrap_or_default().min(self.revision_timeout),
             deadline: signals.deadline(arrival),
             grpc_timeout,
@@ -79,7 +79,13 @@ impl Deadlines {
     }
 
     /// Writes what is left at `now` in place of what came; other `Weir-*` headers go no further.
-    pub fn rewrite(&self, headers: &mut HeaderMap, told: &Told, arrival: Time, now: Time) {
+    pub fn rewrite(
+        &self,
+        headers: &mut HeaderMap,
+        budget: &RequestDeadline,
+        arrival: Time,
+        now: Time,
+    ) {
         // The budget, which most requests have, is overwritten; only others need looking for.
         let foreign: Vec<HeaderName> = headers
             .keys()
@@ -89,8 +95,8 @@ impl Deadlines {
         for name in foreign {
             headers.remove(name);
         }
-        match told.deadline.objective {
-            Some(objective) if self.slo.is_some() || told.has_budget => {
+        match budget.deadline.objective {
+            Some(objective) if self.slo.is_some() || budget.has_budget => {
                 let left = budget_left(objective, arrival, now);
                 headers.insert(BUDGET, HeaderValue::from(left.as_millis().max(1)));
             }
@@ -98,7 +104,7 @@ impl Deadlines {
                 headers.remove(BUDGET);
             }
         }
-        let timeout = told
+        let timeout = budget
             .grpc_timeout
             .map(|timeout| format_grpc_timeout(budget_left(timeout, arrival, now)));
         match timeout.and_then(|text| HeaderValue::try_from(text).ok()) {
@@ -209,8 +215,9 @@ mod tests {
 
     #[test]
     fn a_budget_is_bounded_by_the_revision_timeout() {
-        let told = deadlines(Some(200)).read(&headers(&[("weir-budget-ms", "99999999")]), ARRIVAL);
-        assert_eq!(told.deadline.objective, Some(Span::from_secs(10)));
+        let budget =
+            deadlines(Some(200)).read(&headers(&[("weir-budget-ms", "99999999")]), ARRIVAL);
+        assert_eq!(budget.deadline.objective, Some(Span::from_secs(10)));
     }
 
     #[test]
@@ -231,9 +238,9 @@ mod tests {
     fn unusable_values_are_ignored_and_counted() {
         let deadlines = deadlines(Some(200));
         for bad in ["0", "-5", "1.5", "", "abc", "99999999999999999999999"] {
-            let told = deadlines.read(&headers(&[("weir-budget-ms", bad)]), ARRIVAL);
+            let budget = deadlines.read(&headers(&[("weir-budget-ms", bad)]), ARRIVAL);
             assert_eq!(
-                told.deadline.objective,
+                budget.deadline.objective,
                 Some(Span::from_millis(200)),
                 "{bad}"
             );
@@ -250,10 +257,10 @@ mod tests {
             ("grpc-timeout", "1S"),
             ("x-other", "1"),
         ]);
-        let told = deadlines.read(&headers, ARRIVAL);
+        let budget = deadlines.read(&headers, ARRIVAL);
         deadlines.rewrite(
             &mut headers,
-            &told,
+            &budget,
             ARRIVAL,
             ARRIVAL.after(Span::from_millis(40)),
         );
@@ -270,14 +277,14 @@ mod tests {
         for (n, text) in unusable.iter().enumerate() {
             let mut headers = headers(&[("grpc-timeout", text)]);
             headers.append("grpc-timeout", HeaderValue::from_static("1S"));
-            let told = deadlines.read(&headers, ARRIVAL);
+            let budget = deadlines.read(&headers, ARRIVAL);
             assert_eq!(
-                told.deadline.objective,
+                budget.deadline.objective,
                 Some(Span::from_millis(200)),
                 "{text}"
             );
             assert_eq!(deadlines.unusable(), n as u64 + 1, "{text}");
-            deadlines.rewrite(&mut headers, &told, ARRIVAL, ARRIVAL);
+            deadlines.rewrite(&mut headers, &budget, ARRIVAL, ARRIVAL);
             assert!(!headers.contains_key("grpc-timeout"), "{text}");
         }
     }

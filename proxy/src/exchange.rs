@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::connection::Client;
 use crate::headers;
-use crate::instruments::{HttpInstruments, Measured, MeasuredUpstream};
+use crate::instruments::{HttpInstruments, Measurement, UpstreamMeasurement};
 use crate::outcome::Outcome;
 use crate::request_log::RequestLog;
 use crate::template::Record;
@@ -29,7 +29,7 @@ const BROKEN_OFF: u16 = 500;
 
 /// A request that has ended and was no probe.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended {
+pub struct RequestSummary {
     /// How it ended.
     pub outcome: Outcome,
     /// The status that its client got, or would have got.
@@ -45,7 +45,7 @@ pub struct Ended {
 /// Counts requests that have ended.
 pub trait Recorder: fmt::Debug + Send + Sync {
     /// Counts one.
-    fn record(&self, ended: &Ended);
+    fn record(&self, ended: &RequestSummary);
 }
 
 /// What is done with requests that have ended.
@@ -72,7 +72,7 @@ pub struct Exchange {
 
 #[derive(Debug)]
 struct State {
-    asked: Option<Asked>,
+    asked: Option<RequestFields>,
     /// Those of the request, where they are logged.
     trailers: Option<HeaderMap>,
     spans: Option<Spans>,
@@ -88,7 +88,7 @@ struct State {
 
 /// What is kept of a request's head, where it is needed at the end.
 #[derive(Debug)]
-struct Asked {
+struct RequestFields {
     method: Method,
     uri: Uri,
     version: Version,
@@ -125,7 +125,7 @@ impl Observer {
         if !logs && !measures && traces.is_none() && (self.recorder.is_none() || is_probe) {
             return None;
         }
-        let asked = (logs || measures).then(|| Asked {
+        let asked = (logs || measures).then(|| RequestFields {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
@@ -269,7 +269,7 @@ impl Drop for Exchange {
                     upstream_end.saturating_duration_since(dispatched),
                 )
             });
-            recorder.record(&Ended {
+            recorder.record(&RequestSummary {
                 outcome,
                 status,
                 response,
@@ -287,7 +287,7 @@ impl Drop for Exchange {
         let response_bytes = self.response_bytes.load(Ordering::Relaxed);
         if let Some(http) = observer.http.as_ref().filter(|_| !self.is_probe) {
             let authority = asked.uri.authority().map(http::uri::Authority::as_str);
-            http.record(&Measured {
+            http.record(&Measurement {
                 method: &asked.method,
                 version: asked.version,
                 host: authority
@@ -302,7 +302,7 @@ impl Drop for Exchange {
                 upstream: state.dispatched.map(|dispatched| {
                     let until =
                         |end: Instant| end.saturating_duration_since(dispatched).as_secs_f64();
-                    MeasuredUpstream {
+                    UpstreamMeasurement {
                         head_seconds: until(state.upstream_head.map_or(now, |(at, _)| at)),
                         status: upstream_status,
                         seconds: until(upstream_end),

@@ -1,8 +1,11 @@
 //! One request's way to an upstream, and its answer's way back, in the protocol in which it came.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use annotations::MidStreamTimeout;
 use http::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
@@ -18,13 +21,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::ProxyBody;
 use crate::buffered::Buffered;
-use crate::client_body::ClientBody;
+use crate::client_body::{ClientBody, ReadAhead};
 use crate::connection::Client;
 use crate::exchange::Exchange;
 use crate::headers::{self, BadLength};
 use crate::limits::HEAD_LINES_MAX;
 use crate::outcome::Outcome;
-use crate::relay::{InFlight, MidStreamTimeout, Place, Relay, Source};
+use crate::relay::{InFlight, Place, Relay, Source};
 use crate::respond;
 use crate::timeouts::Timeouts;
 use crate::tunnel::Tunnel;
@@ -32,7 +35,7 @@ use crate::upstream::{Upstream, UpstreamError};
 
 /// What has to be known of a request when its answer comes.
 #[derive(Debug)]
-pub struct Asked {
+pub struct RequestKind {
     /// It came over HTTP/2.
     pub http2: bool,
     /// It is a gRPC call.
@@ -43,7 +46,7 @@ pub struct Asked {
     pub upgrade: Option<(HeaderValue, OnUpgrade)>,
 }
 
-impl Asked {
+impl RequestKind {
     /// Returns what has to be known of this one. What it wants to switch to is taken off the request.
     pub fn of(client: &Client, request: &mut Request<ClientBody>) -> Self {
         let protocol = client
@@ -68,6 +71,35 @@ pub fn note(exchange: Option<&Arc<Exchange>>, outcome: Outcome) {
     if let Some(exchange) = exchange {
         exchange.note(outcome);
     }
+}
+
+/// Returns the length of a request's body, in bytes; `None`: it is not known.
+#[must_use]
+pub fn body_length(request: &Request<ClientBody>) -> Option<u64> {
+    if request.body().is_empty() {
+        Some(0)
+    } else {
+        headers::content_length(request.headers())
+    }
+}
+
+/// Awaits `wait` and reads of the request's body meanwhile, so that a client that leaves is noticed.
+pub async fn read_ahead_while<T>(
+    mut wait: Pin<&mut impl Future<Output = T>>,
+    client: &Client,
+    request: &mut Request<ClientBody>,
+    read_ahead: &Arc<ReadAhead>,
+) -> T {
+    // A client that expects `100 Continue` would take reading for it.
+    let reads = client.http1.is_some() && !headers::expects_continue(request.headers());
+    poll_fn(|cx| {
+        let output = wait.as_mut().poll(cx);
+        if output.is_pending() && reads {
+            request.body_mut().read_ahead(read_ahead, cx);
+        }
+        output
+    })
+    .await
 }
 
 /// A request is answered without its body.
@@ -135,11 +167,11 @@ fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Result<Uri, http::Error> {
 pub async fn send(
     upstream: &Arc<Upstream>,
     request: &mut Request<ClientBody>,
-    asked: &Asked,
+    kind: &RequestKind,
     informed: Option<&Arc<AtomicBool>>,
     refresh: impl Fn(&mut HeaderMap),
 ) -> Result<(Response<Incoming>, Source), UpstreamError> {
-    if asked.http2 {
+    if kind.http2 {
         let sent = upstream.send_http2(request, refresh);
         let (response, stream) = Box::pin(sent).await?;
         return Ok((response, Source::Http2(stream)));
@@ -187,13 +219,13 @@ impl Passage<'_> {
     /// long it took.
     pub fn relay<P: Place>(
         &self,
-        asked: &Asked,
+        kind: &RequestKind,
         (mut answer, incoming): (response::Parts, Incoming),
         source: Source,
         in_flight: InFlight<P>,
         begun: Option<Instant>,
     ) -> Response<ProxyBody<P>> {
-        let length = headers::content_length(&answer.headers).filter(|_| !asked.head_only);
+        let length = headers::content_length(&answer.headers).filter(|_| !kind.head_only);
         if length.is_some() {
             answer.headers.remove(TRAILER);
         }
@@ -215,7 +247,7 @@ impl Passage<'_> {
         relay.remaining = length;
         relay.mid_stream_timeout = self.mid_stream_timeout;
         relay.http1.clone_from(&self.client.http1);
-        relay.server_timing_since = begun.filter(|_| asked.http2 && !asked.head_only);
+        relay.server_timing_since = begun.filter(|_| kind.http2 && !kind.head_only);
         if length.is_some_and(|length| length > 0) && is_untyped(&answer.headers) {
             answer.extensions.insert(Untyped);
         }
@@ -225,17 +257,14 @@ impl Passage<'_> {
     /// Opens a tunnel, if the upstream switched to the protocol that the client asked for.
     pub async fn switch<P: Place>(
         &self,
-        asked: Asked,
+        kind: RequestKind,
         (mut answer, switched): (response::Parts, Option<HeaderValue>),
         source: Source,
         mut in_flight: InFlight<P>,
     ) -> Response<ProxyBody<P>> {
-        let agreed = asked
-            .upgrade
-            .zip(switched)
-            .filter(|((protocol, _), given)| {
-                protocol.as_bytes().eq_ignore_ascii_case(given.as_bytes())
-            });
+        let agreed = kind.upgrade.zip(switched).filter(|((protocol, _), given)| {
+            protocol.as_bytes().eq_ignore_ascii_case(given.as_bytes())
+        });
         let (Source::Http1(connection, _), Some(((_, client_side), protocol))) = (source, agreed)
         else {
             note(in_flight.exchange.as_ref(), Outcome::Failed);

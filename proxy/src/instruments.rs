@@ -39,7 +39,7 @@ pub struct HttpInstruments {
 
 /// What the instruments record of a request.
 #[derive(Debug, Clone)]
-pub struct Measured<'a> {
+pub struct Measurement<'a> {
     pub method: &'a http::Method,
     pub version: http::Version,
     pub host: &'a str,
@@ -51,12 +51,12 @@ pub struct Measured<'a> {
     pub request_bytes: u64,
     pub response_bytes: u64,
     /// The upstream's part, if it came to that.
-    pub upstream: Option<MeasuredUpstream>,
+    pub upstream: Option<UpstreamMeasurement>,
 }
 
 /// The upstream's part of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct MeasuredUpstream {
+pub struct UpstreamMeasurement {
     /// From dispatch to the head of the answer.
     pub head_seconds: f64,
     /// The status of its answer; `None`: there was none.
@@ -144,7 +144,7 @@ impl HttpInstruments {
     }
 
     /// A request has ended.
-    pub fn record(&self, measured: &Measured<'_>) {
+    pub fn record(&self, measured: &Measurement<'_>) {
         let host = self.hosts.intern(measured.host);
         let (host, port) = split_host(&host);
         let tag = match measured.tag {

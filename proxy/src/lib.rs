@@ -34,6 +34,8 @@ pub mod relay;
 pub mod request_log;
 pub mod respond;
 mod retry;
+pub mod scrape;
+pub mod settings;
 pub mod socket;
 pub mod telemetry;
 pub mod template;

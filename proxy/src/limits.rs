@@ -4,16 +4,9 @@
 
 use std::time::Duration;
 
-/// The most that is allowed, and the default: 1 MiB and what Go's server allows beyond it.
-pub const HEAD_BYTES_MAX: usize = 1024 * 1024 + 4096;
-/// The most header lines in a head. Go's server has no such bound; within its 1 MiB it takes more.
-pub const HEAD_LINES_MAX: usize = 1_000;
-/// An incomplete request head is cut after this time, as Knative does it.
-pub const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
-/// Streams on one HTTP/2 connection at once, as Knative's.
-pub const STREAMS_MAX: u32 = 250;
-/// Bytes held for slow readers: beside what a thousand connections take otherwise, within 160 MiB.
-pub const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub use annotations::{
+    BUFFERED_BYTES_MAX, HEAD_BYTES_MAX, HEAD_LINES_MAX, HEAD_TIME_MAX, STREAMS_MAX,
+};
 
 /// See the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

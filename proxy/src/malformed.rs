@@ -5,18 +5,24 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 
 use crate::body::ProxyBody;
+use crate::connection::Client;
 use crate::headers;
 use crate::relay::Place;
 use crate::respond;
 
 /// Returns the answer to a request that is not served; `None`: it is. At most `head_lines` header lines are taken over
-/// HTTP/2; hyper itself counts those of HTTP/1.
+/// HTTP/2; hyper itself counts those of HTTP/1. To be called before [`Client::begin`].
 pub fn refuse<P: Place>(
+    client: &Client,
     request: &mut Request<Incoming>,
     head_lines: usize,
 ) -> Option<Response<ProxyBody<P>>> {
     if request.version() == Version::HTTP_2 {
         return refuse_http2(request, head_lines);
+    }
+    // hyper may have read on behind a body that was malformed.
+    if client.http1.as_ref().is_some_and(|own| own.is_malformed()) {
+        return Some(respond::bad_request("the body before it cannot be read"));
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let first = hosts.next();

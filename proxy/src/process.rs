@@ -33,14 +33,15 @@ pub fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Writes what is wrong on standard error, before or without a log, each line behind the program's name.
-pub fn complain(program: &str, lines: impl IntoIterator<Item = String>) -> ExitCode {
+/// Writes what is wrong on standard error, before or without a log, each line behind the program's name. Returns `code`
+/// as the process's exit code.
+pub fn complain(program: &str, code: u8, lines: impl IntoIterator<Item = String>) -> ExitCode {
     let mut stderr = io::stderr().lock();
     for line in lines {
         // There is no other place to report that this fails.
         let _written = writeln!(stderr, "{program}: {line}");
     }
-    ExitCode::FAILURE
+    ExitCode::from(code)
 }
 
 /// Returns a runtime with as many threads as the container's CPU quota pays for.

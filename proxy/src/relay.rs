@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use annotations::MidStreamTimeout;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body as _, Frame};
@@ -63,16 +64,6 @@ pub trait Place: fmt::Debug + Send + Sync + Unpin + 'static {
 /// No place: any number of requests may be at the upstream.
 impl Place for () {
     fn complete(&mut self) {}
-}
-
-/// How a response that has begun ends when a timeout strikes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MidStreamTimeout {
-    /// As Knative does it: the text of the timeout is appended and the message ends well.
-    #[default]
-    Text,
-    /// The message is cut, so that the client can tell.
-    Abort,
 }
 
 /// What a request holds until its response has ended.

@@ -52,6 +52,14 @@ impl Timeouts {
         }
     }
 
+    /// These, without the limit until the head of the answer.
+    #[must_use]
+    pub fn without_response_start(&self) -> Self {
+        let mut timeouts = self.clone();
+        timeouts.limits.response_start = None;
+        timeouts
+    }
+
     /// Returns what is said when one of them strikes.
     #[must_use]
     pub const fn text(&self) -> &'static str {

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use prometheus::{Encoder as _, Registry, TextEncoder};
+use prometheus::Registry;
 use proxy::body::ProxyBody;
 use proxy::connection::{Client, Handler};
-use proxy::respond;
 use proxy::tls::Tls;
+use proxy::{respond, scrape};
 
 use crate::drain::Drain;
 use crate::service::Proxy;
@@ -61,34 +61,13 @@ impl Handler for Scrape {
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
-        if request.uri().path() != "/metrics" {
-            return respond::not_found();
-        }
-        if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut answer = respond::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-            answer
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return answer;
-        }
-        let mut families = self
-            .registry
-            .as_ref()
-            .map(Registry::gather)
-            .unwrap_or_default();
-        let failures = self.tls.as_ref().map_or(0, |tls| tls.reload_failures());
-        families.extend(self.proxy.weir_metrics(failures));
-        let mut page = Vec::new();
-        if let Err(error) = TextEncoder::new().encode(&families, &mut page) {
-            tracing::error!(%error, "metrics cannot be written");
-            return respond::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
-        }
-        let mut response = Response::new(ProxyBody::full(page));
-        response.headers_mut().insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
-        );
-        response
+        scrape::answer(&request, "/metrics", || {
+            let knative = self.registry.as_ref().map(Registry::gather);
+            let mut families = knative.unwrap_or_default();
+            let failures = self.tls.as_ref().map_or(0, |tls| tls.reload_failures());
+            families.extend(self.proxy.weir_metrics(failures));
+            scrape::metrics(&families)
+        })
     }
 }
 

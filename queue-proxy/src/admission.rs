@@ -34,7 +34,7 @@ pub(crate) struct Claim {
 
 /// A request gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct Refusal {
     /// Why.
     pub reason: RefuseReason,
     /// When it may be worth another try: the estimated time until those before it are done.
@@ -48,7 +48,7 @@ pub(crate) struct Refused {
 pub(crate) struct Admission {
     state: Mutex<State>,
     clock: Clock,
-    /// Told when a request that may become late has joined.
+    /// RequestDeadline when a request that may become late has joined.
     joined: Notify,
     sheds: bool,
 }
@@ -196,9 +196,9 @@ impl State {
         outcome
     }
 
-    fn refused(&self, reason: RefuseReason, class: ClassId) -> Refused {
+    fn refused(&self, reason: RefuseReason, class: ClassId) -> Refusal {
         let execution = self.profile.estimate(class);
-        Refused {
+        Refusal {
             reason,
             retry_after: self.gate.retry_after(execution),
             execution,
@@ -216,7 +216,7 @@ impl Acquire {
         }
     }
 
-    fn arrive(&mut self, waker: &Waker) -> Poll<Result<Permit, Refused>> {
+    fn arrive(&mut self, waker: &Waker) -> Poll<Result<Permit, Refusal>> {
         let now = self.admission.clock.now();
         let mut state = self.admission.lock();
         let id = RequestId(state.next_id);
@@ -255,7 +255,7 @@ impl Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Result<Permit, Refused>;
+    type Output = Result<Permit, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((_, waiter)) = self.waiting else {

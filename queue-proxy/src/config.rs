@@ -4,21 +4,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use annotations::LenientSettings;
 use proxy::env::{Environment, Problem, Reader};
 use proxy::observability::Observability;
 use proxy::process_log::LogConfig;
 use proxy::timeouts::TimeLimits;
 use proxy::tls;
 
-use crate::options::{self, Options};
+use crate::options;
 use crate::readiness::Probe;
 
 /// The admin server's port: `/wait-for-drain`. Fixed by Knative.
 pub(crate) const ADMIN_PORT: u16 = 8022;
 /// The autoscaler stat's port. Fixed by Knative.
 pub(crate) const STAT_PORT: u16 = 9090;
-/// Waiting places for each one at the user container. Fixed by Knative.
-pub(crate) const DEPTH_PER_CONCURRENCY: usize = 10;
 /// Idle connections kept to the user container when its concurrency is not limited.
 pub(crate) const IDLE_CONNECTIONS_UNLIMITED: usize = 1_000;
 
@@ -68,7 +67,7 @@ pub(crate) struct Config {
     /// What is observed of requests, and where it goes.
     pub observability: Observability,
     /// Weir's own options.
-    pub options: Options,
+    pub options: LenientSettings,
 }
 
 impl Config {
@@ -162,30 +161,22 @@ impl Config {
     /// name, else the Configuration's. All of them outlive a roll-out, so that it begins no new series.
     #[must_use]
     pub(crate) fn function(&self) -> &str {
-        self.options
-            .function
-            .as_deref()
-            .into_iter()
-            .chain([&*self.service, &self.configuration])
-            .find(|name| !name.is_empty())
-            // A revision that nobody manages has no other name.
-            .unwrap_or(&self.revision)
+        let names = [&*self.service, &self.configuration];
+        self.options.label(names, &self.revision)
     }
 
     /// How many requests may be at the user container at once, if that is limited: Knative's
     /// `containerConcurrency`, else Weir's `concurrency`.
     #[must_use]
     pub(crate) fn concurrency(&self) -> Option<u32> {
-        self.container_concurrency.or(self.options.concurrency)
+        self.options.concurrency(self.container_concurrency)
     }
 
     /// How many requests may wait.
     #[must_use]
     pub(crate) fn queue_depth(&self) -> usize {
-        self.options.queue_depth.unwrap_or_else(|| {
-            self.concurrency()
-                .map_or(0, |n| DEPTH_PER_CONCURRENCY.saturating_mul(n as usize))
-        })
+        let concurrency = self.concurrency().map_or(0, |n| n as usize);
+        self.options.queue_depth(concurrency)
     }
 
     /// Returns where the user container listens.

@@ -2,7 +2,7 @@
 //!
 //! Each target takes any text, must not panic, and checks what always holds of the outcome.
 
-use annotations::{PREFIX, QUEUE_DEPTH_MAX, podinfo};
+use annotations::{LenientSettings, QUEUE_DEPTH_MAX, podinfo};
 use http::{HeaderMap, HeaderValue, Method, Version};
 use policy::Time;
 use policy::slo::Trust;
@@ -12,7 +12,6 @@ use proxy::observability::Observability;
 use proxy::process_log::LogConfig;
 use proxy::template::{Record, RevisionInfo, Template};
 
-use crate::options::Options;
 use crate::readiness::Probe;
 
 /// A parser's name, which is that of its folder in the corpus, and the parser with its checks.
@@ -36,11 +35,9 @@ fn podinfo(text: &str) {
     let lines = text.lines().count();
     assert!(annotations.len() + bad.len() <= lines);
     assert!(bad.iter().all(|bad| (1..=lines).contains(&bad.line)));
-    let mut options = Options::default();
+    let mut options = LenientSettings::default();
     for (key, value) in annotations {
-        if let Some(key) = key.strip_prefix(PREFIX) {
-            options.set(key, &value, || key.to_owned());
-        }
+        options.set_annotation(key, &value, "");
     }
     assert!(
         options
@@ -78,13 +75,13 @@ fn budget(text: &str) {
         };
         let mut headers = HeaderMap::new();
         headers.insert(name, value);
-        let told = deadlines.read(&headers, arrival);
-        assert!(told.deadline.at >= arrival, "{name}: {text}");
+        let budget = deadlines.read(&headers, arrival);
+        assert!(budget.deadline.at >= arrival, "{name}: {text}");
         assert!(
-            told.deadline.at.0 - arrival.0 <= 300_000_000_000,
+            budget.deadline.at.0 - arrival.0 <= 300_000_000_000,
             "{name}: {text}"
         );
-        deadlines.rewrite(&mut headers, &told, arrival, Time(arrival.0 + 1));
+        deadlines.rewrite(&mut headers, &budget, arrival, Time(arrival.0 + 1));
     }
 }
 

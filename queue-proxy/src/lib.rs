@@ -41,7 +41,7 @@ use proxy::telemetry::{Owner, Telemetry, TelemetryError};
 use proxy::template::RevisionInfo;
 use proxy::tls::{Tls, TlsError};
 use proxy::traces::{SpanNames, Traces};
-use proxy::{lines, listen};
+use proxy::{lines, listen, settings};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -81,11 +81,8 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
         Some("-V" | "--version") => print(concat!("queue-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
         _ => {
             let lines = [format!("{}: not known", argument.display())];
-            complain(
-                NAME,
-                lines.into_iter().chain(USAGE.lines().map(str::to_owned)),
-            );
-            ExitCode::from(USAGE_ERROR)
+            let usage = USAGE.lines().map(str::to_owned);
+            complain(NAME, USAGE_ERROR, lines.into_iter().chain(usage))
         }
     }
 }
@@ -97,7 +94,7 @@ pub fn main() -> ExitCode {
     let config = match Config::from_environment(&ProcessEnvironment) {
         Ok(config) => config,
         Err(problems) => {
-            return complain(NAME, problems.iter().map(ToString::to_string));
+            return complain(NAME, 1, problems.iter().map(ToString::to_string));
         }
     };
     config.log.clone().start(Identity {
@@ -113,9 +110,9 @@ pub fn main() -> ExitCode {
             let code = runtime.block_on(run(config));
             // What still runs now is cut: tunnels whose time is up, or everything after a second signal.
             runtime.shutdown_background();
-            code.unwrap_or_else(|error| complain(NAME, [error.to_string()]))
+            code.unwrap_or_else(|error| complain(NAME, 1, [error.to_string()]))
         }
-        Err(error) => complain(NAME, [format!("cannot start the runtime: {error}")]),
+        Err(error) => complain(NAME, 1, [format!("cannot start the runtime: {error}")]),
     }
 }
 
@@ -157,7 +154,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     let mut signals = Signals::take()?;
     let drain = drain::Drain::new();
     let stat = stat::Stat::new(&config.pod, config.concurrency(), Instant::now());
-    let limits = config.options.limits();
+    let limits = settings::limits(&config.options);
     let clock = Clock::start();
     let gate = service::Proxy::gate(&config, clock);
     let weir = config

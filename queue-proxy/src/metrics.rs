@@ -9,7 +9,7 @@ use policy::slo::is_in_time;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
-use proxy::exchange::{Ended, Recorder};
+use proxy::exchange::{Recorder, RequestSummary};
 use proxy::instruments::DURATION_BOUNDS;
 use proxy::outcome::Outcome;
 
@@ -244,7 +244,7 @@ impl WeirMetrics {
 }
 
 impl Recorder for WeirMetrics {
-    fn record(&self, ended: &Ended) {
+    fn record(&self, ended: &RequestSummary) {
         self.requests[ended.outcome as usize].inc();
         self.response.observe(ended.response.as_secs_f64());
         if let Some((wait, execution)) = ended.dispatched {

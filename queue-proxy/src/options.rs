@@ -5,90 +5,19 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::ops::Deref;
 
-use annotations::{KEYS, PREFIX, Settings, TrustBudget, Unusable, podinfo, variable};
-use policy::gate::Late;
-use policy::slo::Trust;
+use annotations::{KEYS, LenientSettings, podinfo, variable};
 use proxy::env::Environment;
-use proxy::limits::Limits;
-use proxy::relay::MidStreamTimeout;
 
 /// Where the kubelet's downward API puts the annotations when Knative mounts podinfo.
 pub(crate) const PODINFO_DEFAULT: &str = "/etc/podinfo/annotations";
 
-/// The options of this revision.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Options {
-    settings: Settings,
-    /// What was found wrong, to be logged once.
-    pub problems: Vec<String>,
-}
-
-impl Deref for Options {
-    type Target = Settings;
-
-    fn deref(&self) -> &Settings {
-        &self.settings
-    }
-}
-
-impl Options {
-    /// Sets an option; `place` says where it stands, if it cannot be used.
-    pub(crate) fn set(&mut self, key: &str, value: &str, place: impl Fn() -> String) {
-        let problem = match self.settings.set(key, value) {
-            Ok(()) => return,
-            Err(Unusable::Key) => format!("{}: {}", place(), Unusable::Key),
-            Err(why) => format!("{}: {why}; the default holds", place()),
-        };
-        self.problems.push(problem);
-    }
-
-    /// Returns what becomes of late requests.
-    #[must_use]
-    pub(crate) const fn late(&self) -> Late {
-        match self.settings.late {
-            annotations::Late::Serve => Late::Serve,
-            annotations::Late::Shed => Late::Shed,
-        }
-    }
-
-    /// Returns whose word on a request's budget counts.
-    #[must_use]
-    pub(crate) const fn trust(&self) -> Trust {
-        match self.settings.trust_budget {
-            TrustBudget::All => Trust::All,
-            TrustBudget::Floor => Trust::Floor,
-            TrustBudget::None => Trust::None,
-        }
-    }
-
-    /// Returns how a response that has begun ends at a timeout.
-    #[must_use]
-    pub(crate) const fn mid_stream_timeout(&self) -> MidStreamTimeout {
-        match self.settings.mid_stream_timeout {
-            annotations::MidStreamTimeout::Text => MidStreamTimeout::Text,
-            annotations::MidStreamTimeout::Abort => MidStreamTimeout::Abort,
-        }
-    }
-
-    /// Returns how much of the process one client may take.
-    #[must_use]
-    pub(crate) fn limits(&self) -> Limits {
-        let (set, most) = (self.settings.limits, Limits::default());
-        Limits {
-            head_bytes: set.head_bytes.unwrap_or(most.head_bytes),
-            head_lines: set.head_lines.unwrap_or(most.head_lines),
-            head_time: set.head_time.unwrap_or(most.head_time),
-            streams: set.streams.unwrap_or(most.streams),
-            buffered_bytes: set.buffered_bytes.unwrap_or(most.buffered_bytes),
-        }
-    }
-}
-
 /// Reads all options. `container_concurrency` is Knative's limit, if it has one.
-pub(crate) fn read(environment: &impl Environment, container_concurrency: Option<u32>) -> Options {
-    let mut options = Options::default();
+pub(crate) fn read(
+    environment: &impl Environment,
+    container_concurrency: Option<u32>,
+) -> LenientSettings {
+    let mut options = LenientSettings::default();
     match environment.get("WEIR_DISABLED").as_deref() {
         Some("true" | "1" | "TRUE" | "True" | "t" | "T") => return options,
         None | Some("" | "false" | "0" | "FALSE" | "False" | "f" | "F") => {}
@@ -107,9 +36,7 @@ pub(crate) fn read(environment: &impl Environment, container_concurrency: Option
             .problems
             .extend(bad.iter().map(|bad| format!("{path}: {bad}")));
         for (key, value) in annotations {
-            if let Some(key) = key.strip_prefix(PREFIX) {
-                options.set(key, &value, || format!("{path}: {PREFIX}{key}={value:?}"));
-            }
+            options.set_annotation(key, &value, &path);
         }
     }
     for key in KEYS {
@@ -118,10 +45,7 @@ pub(crate) fn read(environment: &impl Environment, container_concurrency: Option
             options.set(key.name, &value, || format!("{name}={value:?}"));
         }
     }
-    if let Some(contradiction) = options.slo_without_concurrency(container_concurrency) {
-        options.problems.push(format!("{contradiction}; ignored"));
-        options.settings.slo = None;
-    }
+    options.resolve(container_concurrency);
     // What is said of a GPU is the agent's to refuse.
     let others = options.contradictions();
     let others = others.iter().map(ToString::to_string);
@@ -154,11 +78,15 @@ fn read_podinfo(path: &str, problems: &mut Vec<String>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use policy::gate::Late;
+    use policy::slo::Trust;
+    use proxy::limits::Limits;
+    use proxy::settings;
     use std::collections::BTreeMap;
     use std::io::Write as _;
     use std::time::Duration;
 
-    fn read_with(podinfo: &str, variables: &[(&'static str, &str)]) -> Options {
+    fn read_with(podinfo: &str, variables: &[(&'static str, &str)]) -> LenientSettings {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(podinfo.as_bytes()).unwrap();
         let mut environment: BTreeMap<&str, String> = variables
@@ -178,7 +106,7 @@ mod tests {
                 &BTreeMap::from([("WEIR_PODINFO", "/nonexistent".to_owned())]),
                 None
             ),
-            Options::default()
+            LenientSettings::default()
         );
     }
 
@@ -190,7 +118,7 @@ mod tests {
         );
         assert!(options.opted_in());
         assert_eq!(options.slo, Some(Duration::from_secs(90)));
-        assert_eq!(options.late(), Late::Shed);
+        assert_eq!(settings::late(&options), Late::Shed);
         assert_eq!(options.queue_depth, Some(7));
     }
 
@@ -199,7 +127,7 @@ mod tests {
         let trust = |variables: &[(&'static str, &str)]| {
             let options = read_with("weir.dev/trust-budget=\"none\"\n", variables);
             assert!(options.opted_in());
-            (options.trust(), options.problems)
+            (settings::trust(&options), options.problems)
         };
         assert_eq!(trust(&[]), (Trust::None, Vec::new()));
         for (value, expected) in [
@@ -213,7 +141,7 @@ mod tests {
         let (kept, problems) = trust(&[("WEIR_TRUST_BUDGET", "some")]);
         assert_eq!(kept, Trust::None);
         assert!(problems[0].contains("allowed: all, floor, none"));
-        assert_eq!(Options::default().trust(), Trust::All);
+        assert_eq!(settings::trust(&LenientSettings::default()), Trust::All);
     }
 
     #[test]
@@ -224,10 +152,16 @@ mod tests {
         );
         assert!(!options.opted_in());
         assert_eq!(
-            (options.limits().streams, options.limits().head_lines),
+            (
+                settings::limits(&options).streams,
+                settings::limits(&options).head_lines
+            ),
             (7, 100)
         );
-        assert_eq!(options.limits().head_time, Limits::default().head_time);
+        assert_eq!(
+            settings::limits(&options).head_time,
+            Limits::default().head_time
+        );
         assert_eq!(options.problems.len(), 1, "{:?}", options.problems);
         assert!(options.problems[0].contains("allowed: a duration from 1s to 60s"));
     }
@@ -238,7 +172,7 @@ mod tests {
             "weir.dev/slo=\"200ms\"\nweir.dev/limit-streams=\"7\"\n",
             &[("WEIR_DISABLED", "true")],
         );
-        assert_eq!(options, Options::default());
+        assert_eq!(options, LenientSettings::default());
     }
 
     #[test]
@@ -247,7 +181,7 @@ mod tests {
             "weir.dev/late=\"never\"\nweir.dev/queue-depth=\"10001\"\nweir.dev/slos=\"1s\"\nnonsense\n",
             &[],
         );
-        assert_eq!(options.late(), Late::Serve);
+        assert_eq!(settings::late(&options), Late::Serve);
         assert_eq!(options.queue_depth, None);
         assert!(!options.opted_in());
         assert_eq!(options.problems.len(), 4, "{:?}", options.problems);
@@ -281,7 +215,7 @@ mod tests {
             streams: annotations::STREAMS_MAX,
             buffered_bytes: annotations::BUFFERED_BYTES_MAX,
         };
-        assert_eq!(Options::default().limits(), most);
+        assert_eq!(settings::limits(&LenientSettings::default()), most);
         assert_eq!(Limits::default(), most);
     }
 

@@ -1,7 +1,7 @@
 //! A request's way through the proxy, layer by layer, outermost first: checks, probes, drain, timeouts,
 //! forwarding headers, stat, gate, user container.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,48 +11,49 @@ use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use policy::class;
-use policy::gate::{self, Order, RefuseReason};
+use policy::gate::{self, RefuseReason};
 use policy::{Span, Time};
 use proxy::body::ProxyBody;
 use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
 use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
-use proxy::deadline::{Deadlines, Told};
+use proxy::deadline::{Deadlines, RequestDeadline};
 use proxy::exchange::{Exchange, Observer};
-use proxy::forward::{self, Asked, Passage, Untyped, discard, note};
+use proxy::forward::{self, Passage, RequestKind, Untyped, discard, note};
 use proxy::headers;
 use proxy::malformed;
 use proxy::outcome::Outcome;
 use proxy::relay::{BodyError, InFlight, Place, SERVER_TIMING, timing};
 use proxy::respond;
+use proxy::settings;
 use proxy::timeouts::{Expired, Timeouts};
 use proxy::upstream::{DIAL_ATTEMPTS, Settings, Upstream, UpstreamError};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::activator::ActivatorShare;
-use crate::admission::{Admission, Claim, Permit, Refused};
+use crate::admission::{Admission, Claim, Permit, Refusal};
 use crate::config::Config;
 use crate::drain::Drain;
 use crate::metrics::{Totals, WeirMetrics};
 use crate::probe;
 use crate::readiness::Prober;
-use crate::stat::{Counted, Stat};
+use crate::stat::{CountGuard, Stat};
 
 /// What error messages call the upstream.
 const PEER: &str = "the user container";
 
 /// What a request holds until its answer has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct RequestPlace {
     /// Its place at the user container, where places are limited.
     permit: Option<Permit>,
     /// Its count in the stat.
-    counted: Option<Counted>,
+    counted: Option<CountGuard>,
 }
 
-impl Place for Held {
+impl Place for RequestPlace {
     fn complete(&mut self) {
         if let Some(permit) = &mut self.permit {
             permit.complete();
@@ -89,19 +90,13 @@ impl Proxy {
     /// The gate of a pod, where places at the user container are limited.
     #[must_use]
     pub(crate) fn gate(config: &Config, clock: Clock) -> Option<Arc<Admission>> {
-        let order = if config.options.slo.is_some() {
-            Order::Deadline
-        } else {
-            Order::Arrival
-        };
         config.concurrency().map(|concurrency| {
-            let late = config.options.late();
             Admission::new(
                 gate::Settings {
                     concurrency,
                     depth: config.queue_depth(),
-                    order,
-                    late,
+                    order: settings::order(&config.options),
+                    late: settings::late(&config.options),
                 },
                 clock,
             )
@@ -119,14 +114,14 @@ impl Proxy {
         observer: Arc<Observer>,
         weir: Option<Arc<WeirMetrics>>,
     ) -> Arc<Self> {
-        let buffered = Buffered::new(config.options.limits().buffered_bytes);
+        let buffered = Buffered::new(settings::limits(&config.options).buffered_bytes);
         let read_ahead = ReadAhead::new(&buffered);
         Arc::new(Self {
             clock,
             admission,
             deadlines: Deadlines::new(
                 config.options.slo,
-                config.options.trust(),
+                settings::trust(&config.options),
                 config.request_timeout,
             ),
             upstream: Upstream::new(
@@ -144,7 +139,7 @@ impl Proxy {
             prober: Prober::new(config.readiness.clone(), config.http2_auto_detection),
             tunnels: TaskTracker::new(),
             read_ahead,
-            head_lines: config.options.limits().head_lines,
+            head_lines: settings::limits(&config.options).head_lines,
             observer,
             weir,
             disbelieved: AtomicU64::new(0),
@@ -195,14 +190,8 @@ impl Proxy {
     /// A request has come: what is noted of it before anything is done for it.
     fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Arrived {
         let arrival = Instant::now();
-        // hyper may have read on behind a body that was malformed.
-        let is_doubtful = client.http1.as_ref().is_some_and(|own| own.is_malformed());
+        let malformed = malformed::refuse(client, request, self.head_lines);
         let serving = client.begin(request.headers());
-        let malformed = if is_doubtful {
-            Some(respond::bad_request("the body before it cannot be read"))
-        } else {
-            malformed::refuse(request, self.head_lines)
-        };
         let exchange = match malformed {
             Some(_) => None,
             None => self.observer.begin(
@@ -229,7 +218,7 @@ impl Proxy {
         client: &Client,
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
-    ) -> Response<ProxyBody<Held>> {
+    ) -> Response<ProxyBody<RequestPlace>> {
         if let Some(answer) = arrived.malformed.take() {
             discard(request);
             return *answer;
@@ -250,7 +239,7 @@ impl Proxy {
         client: &Client,
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
-    ) -> Response<ProxyBody<Held>> {
+    ) -> Response<ProxyBody<RequestPlace>> {
         if let Some(kind) = probe::classify(request.headers()) {
             discard(request);
             return Box::pin(probe::answer(kind, &self.drain, &self.prober)).await;
@@ -301,13 +290,13 @@ impl Proxy {
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        in_flight: &mut InFlight<Held>,
+        in_flight: &mut InFlight<RequestPlace>,
         timeouts: &Timeouts,
         informed: Option<&Arc<AtomicBool>>,
-    ) -> Response<ProxyBody<Held>> {
-        let asked = Asked::of(client, request);
+    ) -> Response<ProxyBody<RequestPlace>> {
+        let kind = RequestKind::of(client, request);
         let exchange = in_flight.exchange.clone();
-        if asked.upgrade.is_some() && !request.body().is_empty() {
+        if kind.upgrade.is_some() && !request.body().is_empty() {
             note(exchange.as_ref(), Outcome::Malformed);
             discard(request);
             return respond::bad_request("an upgrade has no body");
@@ -315,9 +304,9 @@ impl Proxy {
         request.body_mut().observe(exchange.clone());
 
         let arrival = self.clock.time(timeouts.arrival);
-        let told = self.deadlines_of(request.headers(), arrival);
-        if let Some(exchange) = exchange.as_ref().filter(|_| told.held > Span::ZERO) {
-            exchange.note_held(Duration::from_nanos(told.held.0));
+        let budget = self.deadlines_of(request.headers(), arrival);
+        if let Some(exchange) = exchange.as_ref().filter(|_| budget.held > Span::ZERO) {
+            exchange.note_held(Duration::from_nanos(budget.held.0));
         }
         if !self.is_kubelet(client, request.headers()) {
             let proxied = request.headers().get(headers::PROXY_REQUEST);
@@ -326,25 +315,25 @@ impl Proxy {
                 self.activator.note(proxied);
             }
             in_flight.place.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
-            match self.admit(client, request, arrival, &told).await {
+            match self.admit(client, request, arrival, &budget).await {
                 Ok(permit) => in_flight.place.permit = permit,
                 Err(refused) => {
                     self.note_refused(&refused, exchange.as_ref());
                     return match refused.reason {
                         RefuseReason::Full | RefuseReason::Displaced => {
-                            respond::queue_full(asked.grpc)
+                            respond::queue_full(kind.grpc)
                         }
-                        RefuseReason::Late => respond::late(refused.retry_after, asked.grpc),
+                        RefuseReason::Late => respond::late(refused.retry_after, kind.grpc),
                     };
                 }
             }
         }
         let begun = Instant::now();
-        if self.rewrite(request, client, &told, arrival).is_err() {
+        if self.rewrite(request, client, &budget, arrival).is_err() {
             note(exchange.as_ref(), Outcome::Malformed);
             return respond::error(StatusCode::URI_TOO_LONG, "the escaped target is too long");
         }
-        if let Some((protocol, _)) = &asked.upgrade {
+        if let Some((protocol, _)) = &kind.upgrade {
             let headers = request.headers_mut();
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(UPGRADE, protocol.clone());
@@ -356,10 +345,10 @@ impl Proxy {
         let refresh = |headers: &mut HeaderMap| {
             if self.config.options.opted_in() {
                 let now = self.clock.now();
-                self.deadlines.rewrite(headers, &told, arrival, now);
+                self.deadlines.rewrite(headers, &budget, arrival, now);
             }
         };
-        match forward::send(&self.upstream, request, &asked, informed, refresh).await {
+        match forward::send(&self.upstream, request, &kind, informed, refresh).await {
             Ok((mut response, source)) => {
                 if let Some(exchange) = &exchange {
                     exchange.upstream_answered(response.status().as_u16());
@@ -372,7 +361,7 @@ impl Proxy {
                     Ok(switched) => switched,
                     Err(error) => {
                         note(in_flight.exchange.as_ref(), Outcome::Failed);
-                        return respond::bad_gateway(&error, asked.grpc);
+                        return respond::bad_gateway(&error, kind.grpc);
                     }
                 };
                 let passage = Passage {
@@ -380,14 +369,14 @@ impl Proxy {
                     peer: PEER,
                     timeouts,
                     buffered: &self.buffered,
-                    mid_stream_timeout: self.config.options.mid_stream_timeout(),
+                    mid_stream_timeout: self.config.options.mid_stream_timeout,
                     tunnels: &self.tunnels,
                 };
                 if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-                    let switch = passage.switch(asked, (answer, switched), source, in_flight);
+                    let switch = passage.switch(kind, (answer, switched), source, in_flight);
                     return Box::pin(switch).await;
                 }
-                passage.relay(&asked, (answer, incoming), source, in_flight, begun)
+                passage.relay(&kind, (answer, incoming), source, in_flight, begun)
             }
             Err(UpstreamError::ClientBody) => {
                 note(exchange.as_ref(), Outcome::Malformed);
@@ -396,14 +385,14 @@ impl Proxy {
             Err(error) => {
                 note(exchange.as_ref(), Outcome::Failed);
                 tracing::debug!(%error, "no answer from the user container");
-                respond::bad_gateway(&error, asked.grpc)
+                respond::bad_gateway(&error, kind.grpc)
             }
         }
     }
 
     /// A request gets no place. On revisions that have opted in, one that was shed counts in the stat for as
     /// long as it would have run, so that shedding does not hide demand from the autoscaler.
-    fn note_refused(&self, refused: &Refused, exchange: Option<&Arc<Exchange>>) {
+    fn note_refused(&self, refused: &Refusal, exchange: Option<&Arc<Exchange>>) {
         if refused.reason == RefuseReason::Late {
             note(exchange, Outcome::Shed);
             self.stat.add_shed(refused.execution);
@@ -418,32 +407,18 @@ impl Proxy {
         client: &Client,
         request: &mut Request<ClientBody>,
         arrival: Time,
-        told: &Told,
-    ) -> Result<Option<Permit>, Refused> {
+        budget: &RequestDeadline,
+    ) -> Result<Option<Permit>, Refusal> {
         let Some(admission) = &self.admission else {
             return Ok(None);
         };
-        let length = if request.body().is_empty() {
-            Some(0)
-        } else {
-            headers::content_length(request.headers())
-        };
-        let class = class::of(told.deadline.objective, length);
         let claim = Claim {
             arrival,
-            deadline: told.deadline,
-            class,
+            deadline: budget.deadline,
+            class: class::of(budget.deadline.objective, forward::body_length(request)),
         };
-        let mut acquire = pin!(Arc::clone(admission).acquire(claim));
-        // Reading would tell a client that waits for it to go on.
-        let reads = client.http1.is_some() && !headers::expects_continue(request.headers());
-        let acquired = poll_fn(|cx| {
-            let acquired = acquire.as_mut().poll(cx);
-            if acquired.is_pending() && reads {
-                request.body_mut().read_ahead(&self.read_ahead, cx);
-            }
-            acquired
-        });
+        let acquire = pin!(Arc::clone(admission).acquire(claim));
+        let acquired = forward::read_ahead_while(acquire, client, request, &self.read_ahead);
         acquired.await.map(Some)
     }
 
@@ -463,7 +438,7 @@ impl Proxy {
         is_node
     }
 
-    fn deadlines_of(&self, headers: &HeaderMap, arrival: Time) -> Told {
+    fn deadlines_of(&self, headers: &HeaderMap, arrival: Time) -> RequestDeadline {
         if self.config.options.opted_in() {
             self.deadlines.read(headers, arrival)
         } else {
@@ -476,7 +451,7 @@ impl Proxy {
         &self,
         request: &mut Request<ClientBody>,
         client: &Client,
-        told: &Told,
+        budget: &RequestDeadline,
         arrival: Time,
     ) -> Result<(), http::Error> {
         let headers = request.headers_mut();
@@ -487,7 +462,7 @@ impl Proxy {
         headers::append_forwarded_for(headers, client.peer.ip());
         if self.config.options.opted_in() {
             self.deadlines
-                .rewrite(headers, told, arrival, self.clock.now());
+                .rewrite(headers, budget, arrival, self.clock.now());
         }
         forward::to_upstream_form(request, original_host, self.upstream.host())
     }
@@ -504,19 +479,19 @@ impl Proxy {
 }
 
 impl Handler for Proxy {
-    type Place = Held;
+    type Place = RequestPlace;
 
     fn handle(
         self: Arc<Self>,
         client: Client,
         mut request: Request<Incoming>,
-    ) -> impl Future<Output = Response<ProxyBody<Held>>> + Send {
+    ) -> impl Future<Output = Response<ProxyBody<RequestPlace>>> + Send {
         // Not within the future: hyper drops it before it has run if the client leaves with its request, and
         // the request has come all the same.
         let mut arrived = self.begin(&client, &mut request);
         let mut request =
             request.map(|body| ClientBody::new(body, client.http1.clone(), &self.buffered));
-        // Held here and lent to all steps: handed through by value, it would have room in each one's future.
+        // RequestPlace here and lent to all steps: handed through by value, it would have room in each one's future.
         async move { self.serve(&client, &mut request, &mut arrived).await }
     }
 }
@@ -526,6 +501,6 @@ impl Handler for Proxy {
 struct Arrived {
     arrival: Instant,
     /// It is not served: this is the answer.
-    malformed: Option<Box<Response<ProxyBody<Held>>>>,
-    in_flight: InFlight<Held>,
+    malformed: Option<Box<Response<ProxyBody<RequestPlace>>>>,
+    in_flight: InFlight<RequestPlace>,
 }

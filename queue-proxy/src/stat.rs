@@ -1,6 +1,6 @@
 //! The autoscaler's stat: time-weighted concurrency and arrivals of the last whole second.
 //!
-//! Counted from arrival to the end of the response, waiting included. The report is Knative's `Stat`
+//! CountGuard from arrival to the end of the response, waiting included. The report is Knative's `Stat`
 //! protobuf message; the autoscaler reads at most 336 bytes of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ struct Series {
 
 /// One request, from arrival to the end of its response.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountGuard {
     stat: Arc<Stat>,
     proxied: bool,
 }
@@ -79,7 +79,7 @@ impl Stat {
 
     /// A request arrives. `proxied`: the activator sent it and counts it too.
     #[must_use]
-    pub(crate) fn arrive(self: &Arc<Self>, now: Instant, proxied: bool) -> Counted {
+    pub(crate) fn arrive(self: &Arc<Self>, now: Instant, proxied: bool) -> CountGuard {
         let mut counts = self.counts();
         counts.update(now);
         counts.all.arrive();
@@ -87,7 +87,7 @@ impl Stat {
             counts.proxied.arrive();
         }
         drop(counts);
-        Counted {
+        CountGuard {
             stat: Arc::clone(self),
             proxied,
         }
@@ -174,7 +174,7 @@ impl Series {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         let mut counts = self.stat.counts();
         counts.update(Instant::now());

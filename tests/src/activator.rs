@@ -48,6 +48,8 @@ pub struct Revision {
     pub concurrency: u32,
     /// `spec.timeoutSeconds`.
     pub timeout_secs: u64,
+    /// `spec.responseStartTimeoutSeconds`; 0: no such limit.
+    pub response_start_timeout_secs: u64,
     /// `metadata.annotations`.
     pub annotations: Vec<(String, String)>,
     /// Where its pods' queue-proxies listen.
@@ -62,6 +64,7 @@ impl Revision {
             name: name.to_owned(),
             concurrency: 1,
             timeout_secs: 300,
+            response_start_timeout_secs: 0,
             annotations: vec![("weir.dev/slo".to_owned(), "10s".to_owned())],
             pods: Vec::new(),
         }
@@ -86,8 +89,8 @@ impl Revision {
         }
         let _infallible = write!(
             text,
-            "spec:\n  containerConcurrency: {}\n  timeoutSeconds: {}\n",
-            self.concurrency, self.timeout_secs
+            "spec:\n  containerConcurrency: {}\n  timeoutSeconds: {}\n  responseStartTimeoutSeconds: {}\n",
+            self.concurrency, self.timeout_secs, self.response_start_timeout_secs
         );
         // One slice for each port, as Kubernetes has one for each set of ports.
         for (number, pod) in self.pods.iter().enumerate() {
@@ -255,16 +258,26 @@ impl Activator {
     /// # Panics
     /// If they do not within [`PATIENCE`].
     pub async fn has_instances(&self, count: u32) {
+        let is_count = |value| value == f64::from(count);
+        self.has("weir_instances", &["state=\"ready\""], is_count)
+            .await;
+    }
+
+    /// Waits until a metric, the sum over all series of this name that have all of these labels, has a value that
+    /// `is_wanted`. One that has no series is 0.
+    ///
+    /// # Panics
+    /// If it does not within [`PATIENCE`].
+    pub async fn has(&self, name: &str, labels: &[&str], is_wanted: impl Fn(f64) -> bool) {
         let begin = Instant::now();
         loop {
-            let metrics = self.metrics().await;
-            let ready = metrics.value("weir_instances", &["state=\"ready\""]);
-            if ready.unwrap_or(0.0) == f64::from(count) {
+            let value = self.metrics().await.value(name, labels).unwrap_or(0.0);
+            if is_wanted(value) {
                 return;
             }
             assert!(
                 begin.elapsed() < PATIENCE,
-                "not {count} instances: {ready:?}\n{}",
+                "{name}{labels:?} is {value}\n{}",
                 self.stderr()
             );
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use policy::profile::ClassId;
 use policy::queue::Ticket;
-use policy::routing::{Action, BindingId, Completion, RefuseReason, Request, Routed};
+use policy::routing::{Action, BindingId, Completion, Decision, RefuseReason, Request};
 use policy::slo::Deadline;
 use policy::{RequestId, Span, Time};
 use proxy::waiters::WaiterId;
@@ -30,7 +30,7 @@ pub(crate) struct Claim {
 
 /// A request gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct Refusal {
     /// Why.
     pub(crate) reason: RefuseReason,
     /// When it may be worth another try.
@@ -50,7 +50,7 @@ pub(crate) struct Acquire {
 
 /// A place at an instance.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct InstancePlace {
     function: Arc<Function>,
     binding: BindingId,
     /// Where.
@@ -68,9 +68,9 @@ impl Acquire {
         }
     }
 
-    fn bound(&self, binding: BindingId, instance: Arc<Instance>) -> Bound {
+    fn bound(&self, binding: BindingId, instance: Arc<Instance>) -> InstancePlace {
         instance.begin(self.function.clock.now());
-        Bound {
+        InstancePlace {
             function: Arc::clone(&self.function),
             binding,
             instance,
@@ -78,7 +78,7 @@ impl Acquire {
         }
     }
 
-    fn arrive(&mut self, waker: &Waker) -> Poll<Result<Bound, Refused>> {
+    fn arrive(&mut self, waker: &Waker) -> Poll<Result<InstancePlace, Refusal>> {
         let function = Arc::clone(&self.function);
         let claim = self.claim;
         let outcome = function.step(|state, now| {
@@ -99,7 +99,7 @@ impl Acquire {
                 state.router.arrive(now, &request, random, actions)
             };
             match routed {
-                Routed::Bound {
+                Decision::Bound {
                     binding,
                     instance,
                     reason,
@@ -107,8 +107,8 @@ impl Acquire {
                     state.counts.decisions[reason as usize] += 1;
                     Poll::Ready(Ok((binding, state.instance(instance))))
                 }
-                Routed::Refused(reason) => Poll::Ready(Err(state.refused(reason, claim.class))),
-                Routed::Waits(ticket) => {
+                Decision::Refused(reason) => Poll::Ready(Err(state.refused(reason, claim.class))),
+                Decision::Waits(ticket) => {
                     // The others first: one that has just left the queue may have had this ticket's slot.
                     let own = state.actions.iter().position(
                         |action| matches!(action, Action::Bind { ticket: of, .. } if *of == ticket),
@@ -128,7 +128,7 @@ impl Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Result<Bound, Refused>;
+    type Output = Result<InstancePlace, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((_, waiter)) = self.waiting else {
@@ -174,19 +174,19 @@ impl Drop for Acquire {
     }
 }
 
-impl Bound {
+impl InstancePlace {
     /// The head of an answer has come.
     pub(crate) const fn answered(&mut self) {
         self.completion = Completion::Answered { learn: false };
     }
 
-    /// The answer has come whole, and how long it took tells something of others.
+    /// The answer has come whole: how long it took is a sample for the estimate.
     pub(crate) const fn complete(&mut self) {
         self.completion = Completion::Answered { learn: true };
     }
 }
 
-impl Drop for Bound {
+impl Drop for InstancePlace {
     fn drop(&mut self) {
         self.instance.end(self.function.clock.now());
         match self.completion {

@@ -1,8 +1,8 @@
 //! A directory of manifests: Revision, PodAutoscaler, EndpointSlice and Pod, as Kubernetes writes them, in files `*.yaml`,
 //! `*.yml` or `*.json`, several to a file or one each.
 //!
-//! Whoever changes a file writes another and renames it into place, so that no file is ever read half written. The
-//! directory is looked through ten times a second; what cannot be read leaves the view as it was.
+//! A file is changed by writing another and renaming it into place, so that no file is read half written. The directory
+//! is looked through ten times a second; what cannot be read leaves the view as it was.
 
 mod object;
 
@@ -276,7 +276,10 @@ endpoints:
         assert_eq!(revision.concurrency(), Some(2));
         assert_eq!(revision.timeout, Duration::from_secs(60));
         assert_eq!(revision.settings.slo, Some(Duration::from_millis(200)));
-        assert_eq!((revision.label(), revision.problems.len()), ("f", 0));
+        assert_eq!(
+            (revision.label(), revision.settings.problems.len()),
+            ("f", 0)
+        );
         let pods: Vec<_> = revision
             .pods
             .iter()

@@ -1,6 +1,6 @@
 //! What a router answers.
 
-use super::bound::BindingId;
+use super::bindings::BindingId;
 use super::instance::InstanceId;
 pub use crate::gate::RefuseReason;
 use crate::queue::Ticket;
@@ -69,7 +69,7 @@ impl EjectReason {
 
 /// What becomes of an arriving request at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Routed {
+pub enum Decision {
     /// It goes to an instance now.
     Bound {
         /// By which the router knows it there.

@@ -1,6 +1,6 @@
 //! An instance as its router knows it.
 
-use super::bound::{BindingId, Bindings};
+use super::bindings::{BindingId, Bindings};
 use super::health::Health;
 use super::settings::{Places, Settings, Shape, Share, at_speed};
 use crate::Time;

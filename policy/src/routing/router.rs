@@ -1,7 +1,7 @@
 //! The router of one function.
 
-use super::action::{Action, EjectReason, RefuseReason, RouteReason, Routed};
-use super::bound::{BindingId, Bindings, Bound};
+use super::action::{Action, Decision, EjectReason, RefuseReason, RouteReason};
+use super::bindings::{Binding, BindingId, Bindings};
 use super::choice::Choice;
 use super::instance::{Instance, InstanceId, Waiter};
 use super::settings::{Request, Rule, Settings, Shape, Share, at_speed};
@@ -234,7 +234,7 @@ impl Router {
         request: &Request,
         random: u64,
         actions: &mut Vec<Action>,
-    ) -> Routed {
+    ) -> Decision {
         self.wake(now, actions);
         let waiter = Waiter::of(request);
         // Those that wait now have no use for what is free, or there is none.
@@ -250,7 +250,7 @@ impl Router {
             {
                 self.line.pass();
                 let binding = self.bind(now, &waiter, &choice);
-                return Routed::Bound {
+                return Decision::Bound {
                     binding,
                     instance: choice.instance,
                     reason,
@@ -265,9 +265,9 @@ impl Router {
             Ok(ticket) => {
                 self.remember(ticket, waiter);
                 self.dispatch(now, actions);
-                Routed::Waits(ticket)
+                Decision::Waits(ticket)
             }
-            Err(reason) => Routed::Refused(reason),
+            Err(reason) => Decision::Refused(reason),
         }
     }
 
@@ -279,14 +279,14 @@ impl Router {
         request: &Request,
         random: u64,
         actions: &mut Vec<Action>,
-    ) -> Routed {
+    ) -> Decision {
         self.wake(now, actions);
         let waiter = Waiter::of(request);
         if !self.settings.rule.waits()
             && let Some(choice) = self.choose(now, &waiter, random)
         {
             let binding = self.bind(now, &waiter, &choice);
-            return Routed::Bound {
+            return Decision::Bound {
                 binding,
                 instance: choice.instance,
                 reason: RouteReason::Arrival,
@@ -296,7 +296,7 @@ impl Router {
         let ticket = self.line.join_again(now, arrival);
         self.remember(ticket, waiter);
         self.dispatch(now, actions);
-        Routed::Waits(ticket)
+        Decision::Waits(ticket)
     }
 
     /// A waiting request gives its place back. False if it does not wait any more.
@@ -494,7 +494,7 @@ impl Router {
 
     fn bind(&mut self, now: Time, waiter: &Waiter, choice: &Choice) -> BindingId {
         self.count += 1;
-        let binding = self.bindings.insert(Bound {
+        let binding = self.bindings.insert(Binding {
             instance: choice.instance,
             class: waiter.class,
             at: now,

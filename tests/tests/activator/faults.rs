@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use rustix::process::{Pid, Signal, kill_process};
 use tests::activator::{Activator, Revision};
 use tests::app::App;
@@ -7,18 +5,11 @@ use tests::eventually;
 
 use crate::{Pod, activator, at, echoing, get};
 
-async fn ejected(activator: &Activator) -> f64 {
-    let metrics = activator.metrics().await;
-    let value = metrics.value("weir_instances", &["state=\"ejected\""]);
-    value.unwrap_or(0.0)
-}
-
+/// Waits until so many instances are ejected.
 async fn becomes(activator: &Activator, wanted: f64) {
-    let begin = tokio::time::Instant::now();
-    while ejected(activator).await != wanted {
-        assert!(begin.elapsed() < tests::PATIENCE, "{}", activator.stderr());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let labels = ["state=\"ejected\""];
+    let is_wanted = |value| value == wanted;
+    activator.has("weir_instances", &labels, is_wanted).await;
 }
 
 fn signal(pod: &Pod, signal: Signal) {

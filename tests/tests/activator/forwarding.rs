@@ -106,6 +106,50 @@ async fn what_is_not_known_or_has_not_opted_in_goes_to_knatives_activator_as_it_
 }
 
 #[tokio::test]
+async fn a_tagged_request_stays_with_its_revision_where_the_function_has_others() {
+    let knative = App::saying("knative").await;
+    let pod = echoing().await;
+    let mut one = Revision::new("f-00001").annotate("weir.dev/function", "f");
+    one.pods = vec![at(&pod)];
+    let activator = activator()
+        .revision(&one)
+        .arguments(&["--pass-to", &at(&knative).to_string()])
+        .start()
+        .await;
+    activator.has_instances(1).await;
+    let mut client = activator.connect().await;
+    let tagged = get("f-00001", "/k-proxy-request")
+        .replace("\r\n\r\n", "\r\nKnative-Serving-Tag: canary\r\n\r\n");
+    assert_eq!(client.request(&tagged).await.text(), "activator");
+    let other = Revision::new("f-00002").annotate("weir.dev/function", "f");
+    activator.set_revision(&other);
+    activator
+        .has("weir_revisions", &[], |value| value == 2.0)
+        .await;
+    assert_eq!(client.request(&tagged).await.text(), "knative");
+    let labels = ["reason=\"tagged\""];
+    let is_one = |value| value == 1.0;
+    activator
+        .has("weir_passed_through_total", &labels, is_one)
+        .await;
+    let untagged = client.request(get("f-00001", "/k-proxy-request")).await;
+    assert_eq!(untagged.text(), "activator");
+}
+
+#[tokio::test]
+async fn without_another_activator_an_answer_says_why_it_is_none() {
+    let mut plain = Revision::new("plain-00001");
+    plain.annotations.clear();
+    let activator = activator().revision(&plain).start().await;
+    let mut client = activator.connect().await;
+    let answer = client.request(get("plain-00001", "/")).await;
+    assert_eq!(answer.status(), 503);
+    let expected =
+        "the revision has no annotation of Weir; no other activator can be reached (--pass-to)\n";
+    assert_eq!(answer.text(), expected);
+}
+
+#[tokio::test]
 async fn without_another_activator_an_unknown_revision_is_404() {
     let activator = activator().start().await;
     let mut client = activator.connect().await;
@@ -195,6 +239,8 @@ async fn a_tunnel_carries_bytes_both_ways() {
     .await;
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![at(&app)];
+    // It is over with the 101, and does not cut a tunnel through which nothing comes at first.
+    revision.response_start_timeout_secs = 1;
     let activator = activator().revision(&revision).start().await;
     activator.has_instances(1).await;
     let mut client = activator.connect().await;
@@ -204,6 +250,8 @@ async fn a_tunnel_carries_bytes_both_ways() {
     );
     client.send(head).await;
     assert_eq!(client.head().await.status(), 101);
+    let silent = client.rest_within(Duration::from_millis(1_300)).await;
+    assert!(silent.is_empty());
     client.send("over there").await;
     assert_eq!(client.bytes(10).await, b"over there");
     // A tunnel holds its place: another waits, and gets it when the tunnel ends.

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use tests::activator::{Activator, Revision};
 use tests::app::{App, ok};
 use tests::client::Client;
@@ -92,16 +90,8 @@ async fn a_client_that_leaves_while_it_waits_gives_its_place_back() {
     let leaves = send(&activator, "/leaves", 20_000).await;
     let mut stays = send(&activator, "/stays", 50_000).await;
     drop(leaves);
-    let waiting = async || {
-        activator
-            .metrics()
-            .await
-            .value("weir_function_waiting", &[])
-            .unwrap()
-    };
-    while waiting().await != 1.0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let is_one = |value| value == 1.0;
+    activator.has("weir_function_waiting", &[], is_one).await;
     go.send(()).await.unwrap();
     go.send(()).await.unwrap();
     assert_eq!(first.response().await.status(), 200);

@@ -1,6 +1,5 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tests::activator::{Activator, Revision};
 use tests::autoscaler::Autoscaler;
@@ -205,7 +204,11 @@ async fn reports_are_kept_while_there_is_no_autoscaler() {
         .arguments(&["--autoscaler", &format!("ws://{free}/")])
         .start()
         .await;
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    // Back-off reaches a second and more: a report has been made by then.
+    let failed = ["outcome=\"failed\""];
+    let is_long = |value| value >= 8.0;
+    let name = "weir_autoscaler_reports_total";
+    activator.has(name, &failed, is_long).await;
     let autoscaler = Autoscaler::at(free).await;
     // Those of before, in one go, and no one that is of no use any more.
     eventually("two reports or more", || autoscaler.received().len() >= 2).await;

@@ -11,7 +11,7 @@ use policy::class;
 use policy::gate::{Action as GateAction, Admission, Arrival, Gate, Late, Order};
 use policy::profile::ClassId;
 use policy::routing::{
-    Action, BindingId, Completion, InstanceId, MARGIN_PERCENT, Places, Request, Routed, Router,
+    Action, BindingId, Completion, Decision, InstanceId, MARGIN_PERCENT, Places, Request, Router,
     Rule, Settings, Shape,
 };
 use policy::{RequestId, Span, Time};
@@ -175,11 +175,11 @@ impl Run<'_> {
                 let request = self.request(at);
                 let random = self.stream.bits();
                 match self.router.arrive(now, &request, random, &mut self.actions) {
-                    Routed::Bound {
+                    Decision::Bound {
                         binding, instance, ..
                     } => self.bound(at, binding, instance),
-                    Routed::Waits(_) => {}
-                    Routed::Refused(_) => self.counts.shed += 1,
+                    Decision::Waits(_) => {}
+                    Decision::Refused(_) => self.counts.shed += 1,
                 }
             }
             Event::Reaches(at) => self.reaches(at),

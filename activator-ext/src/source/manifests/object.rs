@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use annotations::{PREFIX, Settings};
+use annotations::LenientSettings;
 use serde::Deserialize;
 
 use super::ManifestError;
@@ -166,7 +166,11 @@ impl Object {
         let label = |key| labels.get(key).cloned().unwrap_or_default();
         let spec = &self.spec;
         let container_concurrency = Some(spec.container_concurrency).filter(|&limit| limit > 0);
-        let (settings, problems) = settings(annotations, container_concurrency);
+        let mut settings = LenientSettings::default();
+        for (key, value) in annotations {
+            settings.set_annotation(key, value, "");
+        }
+        settings.resolve(container_concurrency);
         let seconds = |seconds: u64| Duration::from_secs(seconds.min(TIMEOUT_MAX_SECS));
         let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
         Ok(Revision {
@@ -177,7 +181,6 @@ impl Object {
             service: label(SERVICE),
             configuration: label(CONFIGURATION),
             settings,
-            problems,
             container_concurrency,
             timeout: seconds(spec.timeout_seconds.unwrap_or(TIMEOUT_DEFAULT_SECS)),
             response_start_timeout: unless_zero(seconds(spec.response_start_timeout_seconds)),
@@ -217,26 +220,4 @@ impl Object {
         }
         Ok(())
     }
-}
-
-/// The lenient reading: the revision runs, whatever its annotations are.
-fn settings(
-    annotations: &BTreeMap<String, String>,
-    container_concurrency: Option<u32>,
-) -> (Settings, Vec<String>) {
-    let mut settings = Settings::default();
-    let mut problems = Vec::new();
-    for (key, value) in annotations {
-        let Some(key) = key.strip_prefix(PREFIX) else {
-            continue;
-        };
-        if let Err(why) = settings.set(key, value) {
-            problems.push(format!("{PREFIX}{key}={value:?}: {why}; the default holds"));
-        }
-    }
-    if let Some(contradiction) = settings.slo_without_concurrency(container_concurrency) {
-        problems.push(format!("{contradiction}; ignored"));
-        settings.slo = None;
-    }
-    (settings, problems)
 }

@@ -13,7 +13,7 @@ pub struct BindingId {
 
 /// What is known of a request at an instance.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bound {
+pub(super) struct Binding {
     pub(super) instance: InstanceId,
     pub(super) class: ClassId,
     /// When it was bound.
@@ -29,12 +29,12 @@ pub(super) struct Bound {
 /// All of a function's.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bindings {
-    slots: Vec<(u32, Option<Bound>)>,
+    slots: Vec<(u32, Option<Binding>)>,
     free: Vec<u32>,
 }
 
 impl Bindings {
-    pub(super) fn insert(&mut self, bound: Bound) -> BindingId {
+    pub(super) fn insert(&mut self, bound: Binding) -> BindingId {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = u32::try_from(self.slots.len()).expect("fewer requests than 2^32");
             self.slots.push((0, None));
@@ -48,7 +48,7 @@ impl Bindings {
         }
     }
 
-    pub(super) fn remove(&mut self, id: BindingId) -> Option<Bound> {
+    pub(super) fn remove(&mut self, id: BindingId) -> Option<Binding> {
         let (generation, place) = self.slots.get_mut(id.slot as usize)?;
         if *generation != id.generation {
             return None;
@@ -59,12 +59,12 @@ impl Bindings {
         Some(bound)
     }
 
-    pub(super) fn get(&self, id: BindingId) -> Option<&Bound> {
+    pub(super) fn get(&self, id: BindingId) -> Option<&Binding> {
         let (generation, bound) = self.slots.get(id.slot as usize)?;
         bound.as_ref().filter(|_| *generation == id.generation)
     }
 
-    pub(super) fn get_mut(&mut self, id: BindingId) -> Option<&mut Bound> {
+    pub(super) fn get_mut(&mut self, id: BindingId) -> Option<&mut Binding> {
         let (generation, bound) = self.slots.get_mut(id.slot as usize)?;
         bound.as_mut().filter(|_| *generation == id.generation)
     }
