@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use policy::routing::Rule;
 use proxy::env::{Environment, Problem, Reader};
 use proxy::process_log::LogConfig;
 
@@ -44,6 +45,9 @@ pub(crate) struct DataArguments {
     /// The autoscaler's WebSocket [default: that of SYSTEM_NAMESPACE, port 8080; with --manifests none].
     #[arg(long, value_name = "URL", value_parser = websocket)]
     pub(crate) autoscaler: Option<String>,
+    /// How an instance is chosen; anything but late-binding is for comparison.
+    #[arg(long, value_name = "RULE", default_value = Rule::LateBinding.name(), value_parser = rule)]
+    pub(crate) rule: Rule,
     /// After SIGTERM, seconds without a request until no more connections are accepted.
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=600))]
     pub(crate) quiet: u64,
@@ -51,6 +55,11 @@ pub(crate) struct DataArguments {
 
 fn waiting(text: &str) -> Result<usize, String> {
     annotations::values::integer(text, 1, WAITING_MAX)
+}
+
+fn rule(text: &str) -> Result<Rule, String> {
+    let named = Rule::ALL.into_iter().find(|rule| rule.name() == text);
+    named.ok_or_else(|| format!("allowed: {}", Rule::ALL.map(Rule::name).join(", ")))
 }
 
 fn websocket(text: &str) -> Result<String, String> {
@@ -69,6 +78,8 @@ pub(crate) struct Config {
     pub(crate) manifests: PathBuf,
     /// Requests that wait for one function, at most.
     pub(crate) waiting: usize,
+    /// How an instance is chosen.
+    pub(crate) rule: Rule,
     /// Knative's own activator.
     pub(crate) pass_to: Option<String>,
     /// The autoscaler's WebSocket.
@@ -135,6 +146,7 @@ impl Config {
         Ok(Self {
             manifests,
             waiting: arguments.waiting,
+            rule: arguments.rule,
             pass_to: arguments.pass_to,
             autoscaler: arguments.autoscaler,
             quiet: std::time::Duration::from_secs(arguments.quiet),

@@ -125,6 +125,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         clock,
         Arc::clone(&buffered),
         config.waiting,
+        config.rule,
         Arc::clone(&metrics),
     );
     registry.apply(&first);

@@ -79,6 +79,7 @@ pub(crate) struct Registry {
     clock: Clock,
     buffered: Arc<Buffered>,
     waiting_max: usize,
+    rule: Rule,
     metrics: Arc<Metrics>,
     revisions: ArcSwap<Revisions>,
     is_complete: AtomicBool,
@@ -123,18 +124,20 @@ impl Drop for PodTask {
 }
 
 impl Registry {
-    /// Nothing is served. At most `waiting_max` requests wait for one function.
+    /// Nothing is served. At most `waiting_max` requests wait for one function, whose instances are chosen by `rule`.
     #[must_use]
     pub(crate) fn new(
         clock: Clock,
         buffered: Arc<Buffered>,
         waiting_max: usize,
+        rule: Rule,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         Arc::new(Self {
             clock,
             buffered,
             waiting_max,
+            rule,
             metrics,
             revisions: ArcSwap::default(),
             is_complete: AtomicBool::new(false),
@@ -253,7 +256,7 @@ impl Registry {
             .concurrency()
             .map_or(PLACES_DEFAULT, |n| n as usize);
         Settings {
-            rule: Rule::LateBinding,
+            rule: self.rule,
             order: settings::order(settings),
             late: settings::late(settings),
             depth: settings.queue_depth(places),

@@ -18,7 +18,7 @@ use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
 use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
-use proxy::deadline::{Deadlines, RequestDeadline};
+use proxy::deadline::{Deadlines, HELD_US, RequestDeadline};
 use proxy::exchange::{Exchange, Observer};
 use proxy::forward::{self, Passage, RequestKind, Untyped, discard, note};
 use proxy::headers;
@@ -312,7 +312,9 @@ impl Proxy {
             let proxied = request.headers().get(headers::PROXY_REQUEST);
             let proxied = proxied.is_some_and(|value| value == "activator");
             if self.config.options.opted_in() {
-                self.activator.note(proxied);
+                // Weir's own activator orders them, and says how long it held each.
+                let is_ours = request.headers().contains_key(HELD_US);
+                self.activator.note(proxied && !is_ours);
             }
             in_flight.place.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
             match self.admit(client, request, arrival, &budget).await {

@@ -17,7 +17,6 @@
 pub mod activator;
 pub mod app;
 pub mod app2;
-pub mod autoscaler;
 pub mod client;
 pub mod client2;
 pub mod collector;

@@ -9,6 +9,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use peers::autoscaler::Stat;
 use prost::Message as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -49,29 +50,6 @@ pub struct Proxy {
     /// Its main port.
     pub port: u16,
     folder: TempDir,
-}
-
-/// The stat, as the autoscaler decodes it.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Stat {
-    /// Field 1.
-    #[prost(string, tag = "1")]
-    pub pod_name: String,
-    /// Field 2.
-    #[prost(double, tag = "2")]
-    pub average_concurrent_requests: f64,
-    /// Field 3.
-    #[prost(double, tag = "3")]
-    pub average_proxied_concurrent_requests: f64,
-    /// Field 4.
-    #[prost(double, tag = "4")]
-    pub request_count: f64,
-    /// Field 5.
-    #[prost(double, tag = "5")]
-    pub proxied_request_count: f64,
-    /// Field 6.
-    #[prost(double, tag = "6")]
-    pub process_uptime: f64,
 }
 
 impl Builder {

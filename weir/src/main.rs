@@ -88,6 +88,7 @@ fn main() -> ExitCode {
                 demo::Program::QueueProxy => queue_proxy::main(),
                 demo::Program::ModelServer => model_server::main(),
                 demo::Program::SoftgpuServer => demo::serve_software_gpu(),
+                demo::Program::ActivatorExt => activator_ext::main_with_arguments(arguments),
                 demo::Program::GpuSidecar => {
                     gpu_sidecar::main_with(named("gpu-sidecar", arguments))
                 }

@@ -76,6 +76,80 @@ fn both_runs_answer_every_request_and_the_json_says_so() {
 }
 
 #[test]
+fn requests_are_routed_to_instances_in_three_ways_and_the_json_says_what_came_of_each() {
+    let arguments = [
+        "--scenario",
+        "route",
+        "--json",
+        "--seconds",
+        "3",
+        "--seed",
+        "2",
+        "--speeds",
+        "1,0.5",
+    ];
+    let output = run(&address(21), &arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.is_empty(), "{stderr}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (report["scenario"].as_str(), report["seed"].as_u64()),
+        (Some("route"), Some(2))
+    );
+    assert_eq!(report["speeds"], serde_json::json!([1.0, 0.5]));
+    assert!((report["load"].as_f64().unwrap() - 1.0).abs() < 1e-6);
+    let runs = report["runs"].as_array().unwrap();
+    let names = runs.iter().map(|run| run["name"].as_str().unwrap());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["stock", "queue-proxies", "weir"]
+    );
+    for run in runs {
+        assert_eq!(
+            (&run["answered"], &run["broken"]),
+            (&run["requests"], &0.into())
+        );
+        for key in ["hit_rate", "p50_ms", "p99_ms", "reported_over_true"] {
+            assert!(run[key].as_f64().unwrap() > 0.0, "{key} in {run}");
+        }
+        let idle = run["idle_while_waiting"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&idle), "{run}");
+        assert!(
+            run["requests_max_over_mean"].as_f64().unwrap() >= 1.0,
+            "{run}"
+        );
+        for key in ["p50", "p99"] {
+            assert!(
+                run["hand_over_us"][key].as_f64().unwrap() > 0.0,
+                "{key} in {run}"
+            );
+        }
+    }
+    assert_eq!(runs[0]["shed"], 0, "Knative sheds nothing");
+}
+
+#[test]
+fn speeds_and_addresses_that_cannot_be_used_are_named() {
+    let output = run(&address(22), &["--scenario", "route", "--speeds", "1,2"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("allowed: 1 to 16 numbers from 0.05 to 1"),
+        "{stderr}"
+    );
+    let message = refusal(&run("::1", &["--scenario", "route"]));
+    assert!(
+        message.contains("--scenario route needs an IPv4 address"),
+        "{message}"
+    );
+    let message = refusal(&run(&address(22), &["--speeds", "1,1"]));
+    assert!(
+        message.contains("--speeds belongs to --scenario route"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_csv_of_our_own_is_replayed_and_shown_as_a_table() {
     let mut trace = tempfile::NamedTempFile::new().unwrap();
     writeln!(trace, "arrival_s,service_ms,objective_ms,class").unwrap();

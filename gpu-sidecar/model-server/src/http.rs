@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::checksum::Checked;
 use crate::failure::Failure;
 use crate::queue::Job;
-use crate::request::{Answer, Request as Inference};
+use crate::request::{Answer, Request as Inference, monotonic_ns};
 use crate::server::{Condition, Server};
 
 /// A request's body may be this long.
@@ -194,6 +194,7 @@ async fn infer(server: &Server, request: Request<Incoming>) -> Response<Answerin
         reply,
         progress: inference.stream.then_some(progress),
         arrived: Instant::now(),
+        read_ns: monotonic_ns(),
     });
     if !is_waiting {
         return text(

@@ -5,7 +5,7 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `POST /infer` | 200 when it is computed; body in: `{"input": n, "output": n}`, whole numbers, with `"seed": n` and `"stream": true` if wanted; out: the model's name, a checksum of input and weights, which blocks of the weights were looked at, how many requests were computed together, and the GPU's ms |
+//! | `POST /infer` | 200 when it is computed; body in: `{"input": n, "output": n}`, whole numbers, with `"seed": n` and `"stream": true` if wanted; out: the model's name, a checksum of input and weights, which blocks of the weights were looked at, how many requests were computed together, the GPU's ms, the server's `pid`, and `read_ns` and `answered_ns`, when the request was read and its answer made by `CLOCK_MONOTONIC` |
 //! | | 400 for another body, 500 with the error's name when the driver fails, 503 while the weights are loaded, and when too many wait |
 //! | `GET /ready` | 200 when the weights are there, 503 before and after the device has failed |
 //! | `GET /health` | 200; 500 after a failure that only a new process ends. Does not touch the GPU |

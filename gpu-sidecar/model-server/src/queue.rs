@@ -25,6 +25,8 @@ pub(crate) struct Job {
     /// Told how many units of output there are, if they are streamed.
     pub(crate) progress: Option<watch::Sender<u64>>,
     pub(crate) arrived: Instant,
+    /// The same by the machine's clock, for the answer.
+    pub(crate) read_ns: u64,
 }
 
 /// What a worker does next.
@@ -166,6 +168,7 @@ mod tests {
             reply,
             progress: None,
             arrived: Instant::now(),
+            read_ns: 0,
         };
         (job, answer)
     }

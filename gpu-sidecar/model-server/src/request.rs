@@ -49,6 +49,19 @@ pub(crate) struct Answer {
     pub(crate) batch: usize,
     /// From the first kernel's begin to the last one's end.
     pub(crate) gpu_ms: f64,
+    /// The server's process.
+    pub(crate) pid: u32,
+    /// When the request was read whole, in ns of the machine's `CLOCK_MONOTONIC`.
+    pub(crate) read_ns: u64,
+    /// When its answer was made, in ns of the same clock.
+    pub(crate) answered_ns: u64,
+}
+
+/// Returns the time of `CLOCK_MONOTONIC` in ns, which all processes of a machine have in common.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let part = |n: i64| u64::try_from(n).unwrap_or(0);
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }
 
 impl Answer {
@@ -61,6 +74,9 @@ impl Answer {
             right: None,
             batch: 1,
             gpu_ms: 0.0,
+            pid: std::process::id(),
+            read_ns: 0,
+            answered_ns: 0,
         }
     }
 

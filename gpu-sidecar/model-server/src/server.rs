@@ -11,7 +11,7 @@ use crate::device::{Batch, Lane, Loaded};
 use crate::failure::Failure;
 use crate::plan::units_after;
 use crate::queue::{Job, Next, Queue};
-use crate::request::{Answer, Request};
+use crate::request::{Answer, Request, monotonic_ns};
 use crate::settings::Settings;
 
 /// Whether requests are served.
@@ -192,6 +192,8 @@ impl Server {
             let mut answer = Answer::new(model, checksum, batch.checked);
             answer.batch = members.len();
             answer.gpu_ms = self.reported_ms(outcome.took);
+            answer.read_ns = job.read_ns;
+            answer.answered_ns = monotonic_ns();
             if self.settings.verify {
                 let right = self.reference.checksum(batch.checked, job.request.seed);
                 answer.right = Some(right == checksum);

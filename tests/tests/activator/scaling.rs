@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use peers::autoscaler::{Autoscaler, Stat};
 use tests::activator::{Activator, Revision};
-use tests::autoscaler::Autoscaler;
 use tests::client::Client;
 use tests::eventually;
 use tokio::task::JoinSet;
@@ -151,15 +151,14 @@ async fn the_autoscaler_hears_of_the_first_request_at_once_and_of_all_each_secon
     );
     let mut client = activator.connect().await;
     client.send(get("f-00001", "/0")).await;
-    let is_told = |stat: &tests::proxy::Stat| {
-        (stat.average_concurrent_requests, stat.request_count) == (1.0, 1.0)
-    };
+    let is_told =
+        |stat: &Stat| (stat.average_concurrent_requests, stat.request_count) == (1.0, 1.0);
     eventually("the first request is told at once", || {
         stats().iter().any(is_told)
     })
     .await;
     assert_eq!(stats()[0].pod_name, "weir-activator-0");
-    let full = |stat: &tests::proxy::Stat| {
+    let full = |stat: &Stat| {
         stat.request_count == 0.0 && (stat.average_concurrent_requests - 1.0).abs() < 0.02
     };
     eventually("it is carried for a whole window", || {

@@ -612,11 +612,20 @@ async fn a_revision_behind_the_activator_is_reported_once_with_the_annotation_to
     let behind = opted_in("1s").start().await;
     let beside = opted_in("1s").start().await;
     let off = proxy(app.port).concurrency(1).start().await;
-    for (proxy, every) in [(&behind, 1), (&beside, 2), (&off, 1)] {
+    let ours = opted_in("1s").start().await;
+    let knatives = "K-Proxy-Request: activator\r\n";
+    // Weir's own says how long it held each: its queue is in order of deadline.
+    let weirs = "K-Proxy-Request: activator\r\nWeir-Held-Us: 70\r\n";
+    for (proxy, every, through) in [
+        (&behind, 1, knatives),
+        (&beside, 2, knatives),
+        (&off, 1, knatives),
+        (&ours, 1, weirs),
+    ] {
         let mut client = proxy.connect().await;
         for n in 0..500 {
             let lines = if n % every == 0 {
-                "K-Proxy-Request: activator\r\n"
+                through
             } else {
                 "K-Proxy-Request: other\r\n"
             };
@@ -626,7 +635,8 @@ async fn a_revision_behind_the_activator_is_reported_once_with_the_annotation_to
     eventually("it is reported", || reports(&behind) == 1).await;
     counted(&behind, SERIES, &[], 500.0).await;
     counted(&beside, SERIES, &[], 250.0).await;
-    assert_eq!((reports(&beside), reports(&off)), (0, 0));
+    counted(&ours, SERIES, &[], 0.0).await;
+    assert_eq!((reports(&beside), reports(&off), reports(&ours)), (0, 0, 0));
     // Probes are no requests.
     let probe = "K-Proxy-Request: activator\r\nK-Network-Probe: queue\r\nUser-Agent: Knative-Activator-Probe\r\n";
     behind.connect().await.get_with("/", probe).await;

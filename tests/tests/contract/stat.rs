@@ -1,8 +1,9 @@
 use std::time::{Duration, Instant};
 
+use peers::autoscaler::Stat;
 use tests::app::App;
 use tests::client::Client;
-use tests::proxy::{Proxy, Stat};
+use tests::proxy::Proxy;
 
 use crate::proxy;
 

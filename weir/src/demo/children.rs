@@ -23,8 +23,10 @@ use super::gpu::SoftGpu;
 const PROXY_PORTS: [u16; 3] = [8012, 8022, 9090];
 /// Where it tells Weir's metrics.
 const METRICS_PORT: u16 = 9091;
+/// The revision that the pods are of, in namespace `default`.
+pub(crate) const REVISION: &str = "demo-00001";
 /// A child that is not ready by then is broken.
-const READY_MAX: Duration = Duration::from_secs(10);
+pub(crate) const READY_MAX: Duration = Duration::from_secs(10);
 
 /// How a queue-proxy is set: as Knative does, or as Weir does on top of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,34 +97,43 @@ pub(crate) struct Children {
 }
 
 impl Children {
-    /// Starts both and waits until they are ready.
+    /// Starts both and waits until they are ready. The model-server computes on the first GPU.
     pub(crate) async fn start(
         bind: IpAddr,
         cost: Cost,
         gpu: &SoftGpu,
         settings: Settings,
     ) -> anyhow::Result<Self> {
-        for port in PROXY_PORTS {
-            // The listener is closed at once; a child reports if somebody is faster.
-            TcpListener::bind((bind, port)).with_context(|| {
-                format!("cannot listen on {bind}:{port}; stop what does, or choose another address with --bind")
-            })?;
-        }
+        Self::start_on(bind, cost, gpu, 0, settings).await
+    }
+
+    /// The same on the GPU of this number.
+    pub(crate) async fn start_on(
+        bind: IpAddr,
+        cost: Cost,
+        gpu: &SoftGpu,
+        device: usize,
+        settings: Settings,
+    ) -> anyhow::Result<Self> {
+        are_free(bind, &PROXY_PORTS)?;
         let app_port = TcpListener::bind(("127.0.0.1", 0))
             .and_then(|listener| listener.local_addr())
             .context("no port is free on 127.0.0.1")?
             .port();
         let model = spawn(
             Program::ModelServer,
-            [("PORT", app_port.to_string())]
-                .into_iter()
-                .chain(cost.environment())
-                .chain(gpu.environment()),
+            [
+                ("PORT", app_port.to_string()),
+                ("MODEL_GPU", device.to_string()),
+            ]
+            .into_iter()
+            .chain(cost.environment())
+            .chain(gpu.environment()),
         )?;
         let knative = [
             ("SERVING_NAMESPACE", "default"),
             ("SERVING_CONFIGURATION", "demo"),
-            ("SERVING_REVISION", "demo-00001"),
+            ("SERVING_REVISION", REVISION),
             ("QUEUE_SERVING_PORT", "8012"),
             ("QUEUE_SERVING_TLS_PORT", "8112"),
             ("CONTAINER_CONCURRENCY", "1"),
@@ -157,6 +168,11 @@ impl Children {
     /// Where requests go.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::new(self.bind, PROXY_PORTS[0])
+    }
+
+    /// The model-server's process.
+    pub(crate) fn model_pid(&self) -> Option<u32> {
+        self.model.id()
     }
 
     /// Both still run.
@@ -230,6 +246,17 @@ impl Children {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// Makes sure that all of these ports can be listened on. The listeners are closed at once; a child reports if somebody is
+/// faster.
+pub(crate) fn are_free(bind: IpAddr, ports: &[u16]) -> anyhow::Result<()> {
+    for &port in ports {
+        TcpListener::bind((bind, port)).with_context(|| {
+            format!("cannot listen on {bind}:{port}; stop what does, or choose another address with --bind")
+        })?;
+    }
+    Ok(())
 }
 
 /// Starts a program of this same binary: what runs is what was built.

@@ -70,7 +70,16 @@ pub(crate) fn serve() -> ExitCode {
 impl SoftGpu {
     /// One H100 that keeps the real time.
     pub(crate) async fn start() -> anyhow::Result<Self> {
-        Self::with(Config::default()).await
+        Self::several(1).await
+    }
+
+    /// So many of them.
+    pub(crate) async fn several(count: u32) -> anyhow::Result<Self> {
+        let mut config = Config::default();
+        for gpu in &mut config.gpus {
+            gpu.count = count;
+        }
+        Self::with(config).await
     }
 
     /// Of this kind, whose times are multiplied by `time`, with all of its ledger.

@@ -5,6 +5,7 @@ mod children;
 mod gpu;
 mod replay;
 mod report;
+mod route;
 mod shares;
 mod trace;
 pub(crate) mod validate;
@@ -40,7 +41,7 @@ pub(crate) struct Arguments {
     /// CSV with the heading arrival_s,service_ms,objective_ms,class.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Sum of service times divided by the span: 1.0 keeps one instance exactly busy.
+    /// Sum of service times divided by the span: 1.0 keeps one instance exactly busy, or with --scenario route all of them.
     #[arg(long, value_name = "L", default_value = "1.0", value_parser = positive)]
     load: f64,
     /// How long requests arrive, in seconds (default 25); how long shares are measured (default 10).
@@ -49,6 +50,9 @@ pub(crate) struct Arguments {
     /// Which slice of the trace: slices follow one another from the trace's begin.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: u64,
+    /// With --scenario route: the instances' speeds, 1 to 16 of them from 0.05 to 1.
+    #[arg(long, value_name = "LIST", default_value = route::SPEEDS_DEFAULT)]
+    speeds: route::Speeds,
     /// A request's objective in multiples of its service time, where the trace states none.
     #[arg(long, value_name = "F", default_value_t = OBJECTIVE_FACTOR, value_parser = positive)]
     objective_factor: f64,
@@ -72,6 +76,8 @@ const DEADLINE_SECONDS: f64 = 25.0;
 enum Scenario {
     /// One instance, a trace near its capacity: arrival order against deadline order.
     Deadline,
+    /// One function with several instances, a trace near their capacity: how the instance is chosen, and where requests wait.
+    Route,
     /// Pods on one GPU with quotas of time and shares of SMs: what was asked for against what they get.
     Shares,
 }
@@ -89,6 +95,8 @@ pub(crate) enum Program {
     GpuSidecar,
     /// What keeps a pod's GPU busy.
     Load,
+    /// What carries a function's requests to its pods.
+    ActivatorExt,
 }
 
 /// Runs the demo. An error is the user's to mend: exit code 2. Exit code 1: a request was not answered
@@ -96,27 +104,41 @@ pub(crate) enum Program {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     match arguments.scenario {
         Scenario::Deadline => {
-            if let Some(option) = arguments.shares.first_given() {
-                anyhow::bail!("{option} belongs to --scenario shares");
+            if arguments.speeds != route::Speeds::default() {
+                anyhow::bail!("--speeds belongs to --scenario route");
             }
-            let trace = match &arguments.trace {
-                Some(path) => Trace::read(path)?,
-                None => Trace::bundled()?,
-            };
-            let workload = Workload::new(
-                &trace,
-                arguments.seconds.unwrap_or(DEADLINE_SECONDS),
-                arguments.load,
-                arguments.objective_factor,
-                arguments.seed,
-            )?;
+            let workload = arguments.workload(1.0)?;
             until_interrupted(deadline(arguments, &workload))
+        }
+        Scenario::Route => {
+            let workload = arguments.workload(arguments.speeds.sum())?;
+            until_interrupted(route::run(arguments, &workload))
         }
         Scenario::Shares => until_interrupted(shares::run(
             &arguments.shares,
             arguments.seconds,
             arguments.json,
         )),
+    }
+}
+
+impl Arguments {
+    /// Returns the slice of the trace that instances whose speeds have this sum are sent.
+    fn workload(&self, capacity: f64) -> anyhow::Result<Workload> {
+        if let Some(option) = self.shares.first_given() {
+            anyhow::bail!("{option} belongs to --scenario shares");
+        }
+        let trace = match &self.trace {
+            Some(path) => Trace::read(path)?,
+            None => Trace::bundled()?,
+        };
+        Workload::new(
+            &trace,
+            self.seconds.unwrap_or(DEADLINE_SECONDS),
+            self.load * capacity,
+            self.objective_factor,
+            self.seed,
+        )
     }
 }
 

@@ -144,7 +144,7 @@ impl Figures {
         }
     }
 
-    fn row(&self, name: &str, run: &str) -> Vec<String> {
+    pub(crate) fn row(&self, name: &str, run: &str) -> Vec<String> {
         let ms = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0}"));
         vec![
             name.to_owned(),

@@ -221,6 +221,7 @@ impl<'a> Deadline<'a> {
                     Fate::Shed => Outcome::Shed,
                 }),
                 latency: std::time::Duration::from_nanos(answer.latency.0),
+                exchange: None,
             });
             let run = Run::new(workload, &each.collect::<Vec<_>>());
             hit_percent.push(run.hit_percent);

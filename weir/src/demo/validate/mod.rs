@@ -84,6 +84,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 None => until_interrupted(deadline.run()),
             }
         }
+        Scenario::Route => anyhow::bail!(
+            "--scenario route has no simulation of its processes; allowed: deadline, shares"
+        ),
         Scenario::Shares => {
             ensure!(
                 arguments.loads.is_none(),

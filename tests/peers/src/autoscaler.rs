@@ -12,7 +12,28 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::proxy::Stat;
+/// One window of a pod's or an activator's requests (`pkg/autoscaler/metrics/stat.proto` of knative-serving).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Stat {
+    /// Field 1.
+    #[prost(string, tag = "1")]
+    pub pod_name: String,
+    /// Field 2.
+    #[prost(double, tag = "2")]
+    pub average_concurrent_requests: f64,
+    /// Field 3.
+    #[prost(double, tag = "3")]
+    pub average_proxied_concurrent_requests: f64,
+    /// Field 4.
+    #[prost(double, tag = "4")]
+    pub request_count: f64,
+    /// Field 5.
+    #[prost(double, tag = "5")]
+    pub proxied_request_count: f64,
+    /// Field 6.
+    #[prost(double, tag = "6")]
+    pub process_uptime: f64,
+}
 
 /// One revision's window.
 #[derive(Clone, PartialEq, prost::Message)]

@@ -1,0 +1,6 @@
+//! What Weir's programs talk to in a cluster, for tests and the demo.
+//!
+//! Nothing here shares code with the programs: what they send is decoded as a stranger would.
+#![forbid(unsafe_code)]
+
+pub mod autoscaler;

@@ -1,0 +1,93 @@
+//! The scenario `route`: one function with several instances behind activator-ext, and where its requests wait.
+//!
+//! Real programs on loopback; each instance has a software GPU of its own. Hit rates are what a client sees. When an
+//! instance computes is what its model-server says; see [`measure`] for what is made of it.
+
+mod fleet;
+mod measure;
+mod report;
+mod speeds;
+
+use std::process::ExitCode;
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
+
+use super::gpu::SoftGpu;
+use super::replay::{self, Answer, Outcome};
+use super::report::print;
+use super::workload::Workload;
+use super::{Arguments, progress_bar};
+use fleet::{Fleet, Setup};
+use report::{Report, Run};
+pub(super) use speeds::{SPEEDS_DEFAULT, Speeds};
+
+/// Runs the scenario. Exit code 1: a request was not answered exactly once.
+pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
+    let speeds = arguments.speeds.get();
+    fleet::addresses(arguments.bind, speeds.len())?;
+    let gpu = SoftGpu::several(u32::try_from(speeds.len())?).await?;
+    let mut runs = Vec::new();
+    for setup in Setup::ALL {
+        let slo = workload.longest_objective();
+        let bind = arguments.bind;
+        let mut fleet = Fleet::start(bind, workload.cost, speeds, &gpu, setup, slo).await?;
+        let pids = fleet.model_pids();
+        let progress = progress_bar(setup.name(), workload, arguments.json);
+        let answers = replay::replay(fleet.target(), workload, &progress).await;
+        progress.finish_and_clear();
+        fleet.check()?;
+        let served = fleet.served().await?;
+        let reported = fleet.reported().await?;
+        let courses = measure::courses(workload, &answers, &pids, (Instant::now(), monotonic_ns()));
+        fleet.stop().await?;
+        runs.push(Run::new(
+            setup.name(),
+            workload,
+            &answers,
+            served,
+            &measure::measure(&courses, speeds),
+            reported / true_concurrency(workload, &answers),
+        ));
+    }
+    let device = gpu.device()?;
+    drop(gpu);
+    let report = Report {
+        scenario: "route",
+        seed: arguments.seed,
+        load: workload.load() / arguments.speeds.sum(),
+        speeds: speeds.to_vec(),
+        device,
+        runs,
+    };
+    let text = if arguments.json {
+        serde_json::to_string(&report)?
+    } else {
+        report.table(workload)
+    };
+    print(&text)?;
+    Ok(if report.every_request_was_answered_once() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Returns what an activator has to report (design 4.9), in seconds of requests: the time from sending to the last byte, and
+/// the service times of those that were refused for lateness before they reached a pod.
+fn true_concurrency(workload: &Workload, answers: &[Answer]) -> f64 {
+    let each = answers.iter().filter_map(|answer| {
+        let exchange = answer.exchange?;
+        let inside = exchange.ended.saturating_duration_since(exchange.sent);
+        let is_shed = answer.outcome == Some(Outcome::Shed) && !exchange.is_from_pod;
+        let shed = workload.requests[answer.request].service;
+        Some(inside.as_secs_f64() + if is_shed { shed.as_secs_f64() } else { 0.0 })
+    });
+    each.sum()
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let part = |n: i64| u64::try_from(n).unwrap_or(0);
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
+}

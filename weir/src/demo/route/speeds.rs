@@ -1,0 +1,71 @@
+//! How fast the instances are.
+
+use std::str::FromStr;
+
+/// Four alike.
+pub(crate) const SPEEDS_DEFAULT: &str = "1,1,1,1";
+/// Instances, at most: a laptop runs three programs for each.
+const INSTANCES_MAX: usize = 16;
+const SPEED_MIN: f64 = 0.05;
+
+/// The instances' speeds: what takes a time at speed 1 takes twice as long at 0.5.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Speeds(Vec<f64>);
+
+impl Speeds {
+    pub(crate) fn get(&self) -> &[f64] {
+        &self.0
+    }
+
+    /// Returns how much work all of them do in the time in which one of speed 1 does 1.
+    pub(crate) fn sum(&self) -> f64 {
+        self.0.iter().sum()
+    }
+}
+
+impl Default for Speeds {
+    fn default() -> Self {
+        Self(vec![1.0; 4])
+    }
+}
+
+impl FromStr for Speeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let each = text.split(',').map(|speed| speed.parse().ok());
+        let speeds: Option<Vec<f64>> = each.collect();
+        speeds
+            .filter(|speeds| speeds.len() <= INSTANCES_MAX)
+            .filter(|speeds| speeds.iter().all(|speed| (SPEED_MIN..=1.0).contains(speed)))
+            .map(Self)
+            .ok_or_else(|| {
+                format!("allowed: 1 to {INSTANCES_MAX} numbers from {SPEED_MIN} to 1, separated by commas")
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_numbers_separated_by_commas() {
+        assert_eq!(SPEEDS_DEFAULT.parse(), Ok(Speeds::default()));
+        let unequal: Speeds = "1,1,0.4,0.4".parse().unwrap();
+        assert_eq!(unequal.get(), [1.0, 1.0, 0.4, 0.4]);
+        assert!((unequal.sum() - 2.8).abs() < 1e-9);
+        for bad in [
+            "",
+            "1,",
+            "0.01",
+            "1.5",
+            "nan",
+            "1 1",
+            &"1,".repeat(16),
+            "-1",
+        ] {
+            assert!(bad.parse::<Speeds>().is_err(), "{bad}");
+        }
+    }
+}
