@@ -16,6 +16,7 @@ use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 use crate::autoscaler::Reports;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
+use crate::source::SourceFailures;
 
 /// Requests that are answered at once, at most.
 const CONCURRENCY_MAX: usize = 16;
@@ -35,6 +36,10 @@ pub(crate) struct Scrape {
     pub(crate) registry: Arc<Registry>,
     /// What became of reports.
     pub(crate) reports: Arc<Reports>,
+    /// What went wrong at the view's source.
+    pub(crate) failed: Arc<SourceFailures>,
+    /// Knative's instruments, where they are served for scraping.
+    pub(crate) knative: Option<prometheus::Registry>,
 }
 
 impl Functions {
@@ -93,11 +98,14 @@ impl Handler for Scrape {
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
         scrape::answer(&request, "/metrics", || {
-            scrape::metrics(&self.metrics.gather(
+            let mut families = self.metrics.gather(
                 |visit| self.registry.figures(visit),
                 self.registry.served().len(),
                 &self.reports,
-            ))
+                &self.failed,
+            );
+            families.extend(self.knative.iter().flat_map(prometheus::Registry::gather));
+            scrape::metrics(&families)
         })
     }
 }

@@ -7,12 +7,17 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use policy::routing::Rule;
 use proxy::env::{Environment, Problem, Reader};
+use proxy::observability::Observability;
 use proxy::process_log::LogConfig;
+use proxy::tls::CERTIFICATES_DEFAULT;
 
 /// Requests that wait for one function, at most, unless said otherwise.
 const WAITING_DEFAULT: usize = 10_000;
 /// … and this is the most that may be said.
 const WAITING_MAX: usize = 1_000_000;
+
+/// Where trust bundles are mounted.
+const TRUST_BUNDLES_DEFAULT: &str = "/var/lib/knative/trust-bundles";
 
 /// One deadline queue per function in front of all its instances, for Knative.
 #[derive(Debug, Parser)]
@@ -71,11 +76,40 @@ fn websocket(text: &str) -> Result<String, String> {
     }
 }
 
+/// Where views come from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A directory of manifests.
+    Manifests(PathBuf),
+    /// The Kubernetes API.
+    #[cfg(feature = "kubernetes")]
+    Kubernetes,
+}
+
+impl Source {
+    #[cfg(feature = "kubernetes")]
+    fn new(manifests: Option<PathBuf>) -> Result<Self, String> {
+        Ok(manifests.map_or(Self::Kubernetes, Self::Manifests))
+    }
+
+    #[cfg(not(feature = "kubernetes"))]
+    fn new(manifests: Option<PathBuf>) -> Result<Self, String> {
+        let missing = "--manifests DIR is needed: this build has no Kubernetes API";
+        manifests
+            .map(Self::Manifests)
+            .ok_or_else(|| missing.to_owned())
+    }
+
+    const fn is_cluster(&self) -> bool {
+        !matches!(self, Self::Manifests(_))
+    }
+}
+
 /// Everything that is fixed for the life of role `data`.
 #[derive(Debug)]
 pub(crate) struct Config {
     /// Where views come from.
-    pub(crate) manifests: PathBuf,
+    pub(crate) source: Source,
     /// Requests that wait for one function, at most.
     pub(crate) waiting: usize,
     /// How an instance is chosen.
@@ -84,6 +118,10 @@ pub(crate) struct Config {
     pub(crate) pass_to: Option<String>,
     /// The autoscaler's WebSocket.
     pub(crate) autoscaler: Option<String>,
+    /// Where the serving certificate and the authority of the pods' certificates are.
+    pub(crate) certificates: PathBuf,
+    /// Where further authorities are.
+    pub(crate) trust_bundles: PathBuf,
     /// After SIGTERM, so long without a request ends the service.
     pub(crate) quiet: std::time::Duration,
     /// The address to listen on.
@@ -94,6 +132,8 @@ pub(crate) struct Config {
     pub(crate) is_disabled: bool,
     /// The pod's name, which distinguishes its reports from other processes'.
     pub(crate) pod: String,
+    /// Which of Knative's metrics, spans and logs are asked for.
+    pub(crate) observability: Observability,
     /// How the process's log is written.
     pub(crate) log: LogConfig,
 }
@@ -126,29 +166,54 @@ impl Config {
                 IpAddr::V6(Ipv6Addr::UNSPECIFIED)
             }),
         };
+        let folder = |name: &'static str, default: &str| {
+            let set = environment.get(name).filter(|value| !value.is_empty());
+            PathBuf::from(set.unwrap_or_else(|| default.to_owned()))
+        };
+        let certificates = folder("WEIR_CERTIFICATES", CERTIFICATES_DEFAULT);
+        let trust_bundles = folder("WEIR_TRUST_BUNDLES", TRUST_BUNDLES_DEFAULT);
         let is_disabled = read.optional_bool("WEIR_DISABLED");
         let log = (
             read.optional("SERVING_LOGGING_CONFIG"),
             read.optional("SERVING_LOGGING_LEVEL"),
         );
+        let observability = read.optional("OBSERVABILITY_CONFIG");
+        let observability = Observability::parse(&observability).unwrap_or_else(|why| {
+            read.invalid("OBSERVABILITY_CONFIG", observability, why);
+            Observability::default()
+        });
         let some = |name| environment.get(name).filter(|value| !value.is_empty());
         let pod = some("POD_NAME").or_else(|| some("HOSTNAME"));
         let problems = read.into_problems();
         let mut problems: Vec<_> = problems.iter().map(Problem::to_string).collect();
-        let manifests = arguments.manifests.unwrap_or_else(|| {
-            let missing = "--manifests DIR is needed: the Kubernetes API is not read yet";
-            problems.push(missing.to_owned());
-            PathBuf::new()
-        });
-        if !problems.is_empty() {
-            return Err(problems);
-        }
+        let source = match Source::new(arguments.manifests) {
+            Ok(source) if problems.is_empty() => source,
+            unusable => {
+                problems.extend(unusable.err());
+                return Err(problems);
+            }
+        };
+        // In a cluster Knative's own programs are where they always are.
+        let knative = |service: &str| {
+            let namespace =
+                some("SYSTEM_NAMESPACE").unwrap_or_else(|| "knative-serving".to_owned());
+            format!("{service}.{namespace}.svc.{}", cluster_domain())
+        };
+        let knatives = |service| source.is_cluster().then(|| knative(service));
+        let pass_to = arguments
+            .pass_to
+            .or_else(|| Some(format!("{}:80", knatives("activator-service")?)));
+        let autoscaler = arguments
+            .autoscaler
+            .or_else(|| Some(format!("ws://{}:8080/", knatives("autoscaler")?)));
         Ok(Self {
-            manifests,
+            source,
             waiting: arguments.waiting,
             rule: arguments.rule,
-            pass_to: arguments.pass_to,
-            autoscaler: arguments.autoscaler,
+            pass_to,
+            autoscaler,
+            certificates,
+            trust_bundles,
             quiet: std::time::Duration::from_secs(arguments.quiet),
             bind,
             bind_functions: if bind.is_loopback() {
@@ -158,7 +223,35 @@ impl Config {
             },
             is_disabled,
             pod: pod.unwrap_or_else(|| "activator-ext".to_owned()),
+            observability,
             log: LogConfig::parse(&log.0, &log.1),
         })
+    }
+}
+
+/// Returns the domain of the cluster's Services, as Knative finds it: by the search list of the resolver.
+fn cluster_domain() -> String {
+    let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    searched_domain(&text).unwrap_or("cluster.local").to_owned()
+}
+
+fn searched_domain(text: &str) -> Option<&str> {
+    let lines = text.lines().map(str::split_whitespace);
+    let searches = lines.filter_map(|mut words| (words.next() == Some("search")).then_some(words));
+    let domain = searches
+        .flatten()
+        .find_map(|word| word.strip_prefix("svc."));
+    domain.map(|domain| domain.trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cluster_domain_is_what_the_resolver_searches() {
+        let text = "nameserver 10.96.0.10\nsearch default.svc.corp.example svc.corp.example. corp.example\n";
+        assert_eq!(searched_domain(text), Some("corp.example"));
+        assert_eq!(searched_domain("search example.com\n"), None);
     }
 }

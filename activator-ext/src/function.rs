@@ -337,6 +337,8 @@ mod tests {
             peer: "the pod",
             idle_max: 1,
             dial_attempts: DIAL_ATTEMPTS,
+            resends: false,
+            tls: None,
         };
         let upstream = Upstream::new(settings, Buffered::new(Limits::default().buffered_bytes));
         let revision = RevisionName {

@@ -66,6 +66,11 @@ impl Instance {
         self.hear(now);
     }
 
+    /// Returns how many requests are there.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
     /// An exchange has failed: it is to be probed.
     pub(crate) fn suspect(&self) {
         self.suspected.notify_one();

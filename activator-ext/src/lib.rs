@@ -17,6 +17,7 @@ mod reporter;
 mod service;
 mod source;
 mod stat;
+mod telemetry;
 
 mod view;
 mod watch;
@@ -29,12 +30,15 @@ use std::time::Duration;
 
 use proxy::buffered::Buffered;
 use proxy::client_body::ReadAhead;
+use proxy::client_tls::TrustStore;
 use proxy::clock::Clock;
 use proxy::connection::Shutdown;
 use proxy::env::ProcessEnvironment;
 use proxy::limits::Limits;
 use proxy::process::{self, Servers, Signals, complain, print};
 use proxy::process_log::Identity;
+use proxy::telemetry::{Telemetry, TelemetryError};
+use proxy::tls::{self, Tls, TlsError};
 use proxy::{lines, listen};
 use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
@@ -42,19 +46,27 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{Functions, Scrape};
 use crate::autoscaler::{QUEUED_MAX, Reports};
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::metrics::Metrics;
 use crate::pass::PassThrough;
 use crate::registry::Registry;
 use crate::reporter::Reporter;
 use crate::service::Data;
+use crate::source::SourceFailures;
+#[cfg(feature = "kubernetes")]
+use crate::source::kubernetes;
 use crate::source::manifests::Manifests;
+use crate::telemetry::Instruments;
 use crate::view::View;
 
 /// The program's name.
 const NAME: &str = "activator-ext";
 /// The ports on which requests come, as the activator's.
 const PORTS: [u16; 2] = [8012, 8013];
+/// Where they come by TLS, if there is a serving certificate.
+const TLS_PORT: u16 = 8112;
+/// The file with the authority of the pods' certificates.
+const AUTHORITY: &str = "ca.crt";
 /// Where functions are described.
 const FUNCTIONS_PORT: u16 = 9475;
 /// Where Prometheus scrapes.
@@ -86,6 +98,7 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
         key: NAME.to_owned(),
         pod: config.pod.clone(),
         logger: "activator",
+        silent: &["kube_client"],
     });
     match process::runtime() {
         Ok(runtime) => {
@@ -104,7 +117,16 @@ enum StartError {
     #[error(transparent)]
     Listen(#[from] listen::ListenError),
     #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    #[error("a task of the start has ended before its time: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
     Manifests(#[from] source::manifests::ManifestError),
+    #[cfg(feature = "kubernetes")]
+    #[error("{0}")]
+    Kubernetes(String),
     #[error("metrics cannot be set up: {0}")]
     Metrics(#[from] prometheus::Error),
     #[error("cannot listen for signals, or start a thread: {0}")]
@@ -112,8 +134,6 @@ enum StartError {
 }
 
 async fn run(config: Config) -> Result<ExitCode, StartError> {
-    let mut manifests = Manifests::new(config.manifests.clone());
-    let first = manifests.read()?.unwrap_or_default();
     let scrapes = listen::listen(config.bind, METRICS_PORT)?;
     let functions = listen::listen(config.bind_functions, FUNCTIONS_PORT)?;
     let mut signals = Signals::take()?;
@@ -121,16 +141,35 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     let clock = Clock::start();
     let buffered = Buffered::new(limits.buffered_bytes);
     let metrics = Arc::new(Metrics::new()?);
+    let (observability, pod) = (config.observability.clone(), config.pod.clone());
+    // OTLP over HTTP sets up a client that blocks.
+    let start = tokio::task::spawn_blocking(move || Instruments::start(&observability, &pod));
+    let (instruments, telemetry) = start.await??;
+    let tls = Tls::read(&config.certificates, &tls::Settings::default())?;
+    // With a serving certificate and its authority requests go to pods by TLS as well, as by Knative's activator.
+    let authority = config.certificates.join(AUTHORITY);
+    let trust = if tls.is_some() && authority.exists() {
+        Some(TrustStore::read(vec![
+            authority,
+            config.trust_bundles.clone(),
+        ])?)
+    } else {
+        None
+    };
     let registry = Registry::new(
         clock,
         Arc::clone(&buffered),
         config.waiting,
         config.rule,
         Arc::clone(&metrics),
+        instruments,
+        trust.clone(),
     );
-    registry.apply(&first);
-    let views = follow(manifests)?;
-    tokio::spawn(apply(views, Arc::clone(&registry)));
+    if let Some(meters) = &telemetry.meters {
+        telemetry::observe_requests(meters, &registry);
+    }
+    let failed = Arc::<SourceFailures>::default();
+    follow(&config.source, &registry, Arc::clone(&failed)).await?;
 
     let reports = Arc::<Reports>::default();
     let sender = config.autoscaler.clone().map(|url| {
@@ -166,12 +205,25 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     for listener in listeners {
         servers.serve(listener?, None, &data);
     }
+    if let Some(tls) = tls {
+        servers.serve(
+            listen::listen(config.bind, TLS_PORT)?,
+            Some(Arc::clone(&tls)),
+            &data,
+        );
+        tokio::spawn(tls.run_reload());
+    }
+    if let Some(trust) = trust {
+        tokio::spawn(trust.run_reload());
+    }
     let described = Arc::new(Functions::new(Arc::clone(&registry)));
     servers.serve(functions, None, &described);
     let scrape = Arc::new(Scrape {
         metrics,
         registry: Arc::clone(&registry),
         reports,
+        failed,
+        knative: telemetry.registry.clone(),
     });
     servers.serve(scrapes, None, &scrape);
     tokio::spawn(sweep(Arc::clone(&data)));
@@ -180,13 +232,13 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     signals.next().await;
     tracing::info!("Received TERM signal, attempting to gracefully shutdown servers.");
     Ok(tokio::select! {
-        code = drain(&data, servers, config.quiet) => code,
+        code = drain(&data, servers, config.quiet, telemetry) => code,
         () = signals.next() => ExitCode::FAILURE,
     })
 }
 
 /// Serves on until no request has come for so long, and what is open has ended.
-async fn drain(data: &Data, servers: Servers, quiet: Duration) -> ExitCode {
+async fn drain(data: &Data, servers: Servers, quiet: Duration, telemetry: Telemetry) -> ExitCode {
     data.is_stopping.store(true, Ordering::Relaxed);
     let mut last = data.last_request.subscribe();
     let begin = Instant::now();
@@ -206,19 +258,41 @@ async fn drain(data: &Data, servers: Servers, quiet: Duration) -> ExitCode {
     };
     // Those that are left are cut.
     let _in_time = tokio::time::timeout_at(begin + DRAIN_MAX, ended).await;
+    let flushed = tokio::task::spawn_blocking(move || {
+        telemetry.shut_down();
+        lines::stdout().flush();
+    });
     // It has limits of its own.
-    let _flushed = tokio::task::spawn_blocking(|| lines::stdout().flush()).await;
+    let _flushed = flushed.await;
     ExitCode::SUCCESS
 }
 
-/// Watches manifests on a thread of their own.
-fn follow(manifests: Manifests) -> std::io::Result<mpsc::Receiver<View>> {
+/// Makes the registry follow the source. Manifests are read once before this returns, and then on a thread of their own.
+async fn follow(
+    source: &Source,
+    registry: &Arc<Registry>,
+    failed: Arc<SourceFailures>,
+) -> Result<(), StartError> {
     // A view that is not taken yet holds up the next.
     let (sender, views) = mpsc::channel(1);
-    std::thread::Builder::new()
-        .name("manifests".to_owned())
-        .spawn(move || manifests.watch(|view| sender.blocking_send(view).is_ok()))?;
-    Ok(views)
+    match source {
+        Source::Manifests(directory) => {
+            let mut manifests = Manifests::new(directory.clone());
+            registry.apply(&manifests.read()?.unwrap_or_default());
+            std::thread::Builder::new()
+                .name("manifests".to_owned())
+                .spawn(move || {
+                    manifests.watch(&failed, |view| sender.blocking_send(view).is_ok())
+                })?;
+        }
+        #[cfg(feature = "kubernetes")]
+        Source::Kubernetes => {
+            let client = kubernetes::client().await.map_err(StartError::Kubernetes)?;
+            tokio::spawn(async move { kubernetes::follow(client, sender, &failed).await });
+        }
+    }
+    tokio::spawn(apply(views, Arc::clone(registry)));
+    Ok(())
 }
 
 async fn apply(mut views: mpsc::Receiver<View>, registry: Arc<Registry>) {

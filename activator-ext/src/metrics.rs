@@ -15,6 +15,7 @@ use proxy::exchange::{Recorder, RequestSummary};
 use proxy::outcome::Outcome;
 
 use crate::autoscaler::Reports;
+use crate::source::SourceFailures;
 use crate::view::Revision;
 
 /// Bounds of durations in seconds: a GPU function may take minutes, and a cold start as long.
@@ -85,6 +86,7 @@ pub(crate) struct Metrics {
     objective: GaugeVec,
     passed: [IntCounter; PassReason::ALL.len()],
     reports: IntCounterVec,
+    view_failures: IntCounterVec,
     dropped_lines: IntCounter,
     revisions: IntGauge,
 }
@@ -213,6 +215,11 @@ impl Metrics {
             )?,
             objective,
             passed: PassReason::ALL.map(|reason| passed.with_label_values(&[reason.name()])),
+            view_failures: counter(
+                "weir_view_failures_total",
+                "What kept the view of the cluster as it was: a source that could not be read, an object that cannot be used.",
+                &["reason"],
+            )?,
             reports: counter(
                 "weir_autoscaler_reports_total",
                 "Reports to the autoscaler, by what became of them.",
@@ -279,6 +286,7 @@ impl Metrics {
         functions: impl FnOnce(&mut dyn FnMut(FunctionFigures<'_>)),
         revisions: usize,
         reports: &Reports,
+        failed: &SourceFailures,
     ) -> Vec<MetricFamily> {
         // A function that is gone has no figures.
         self.waiting.reset();
@@ -314,6 +322,13 @@ impl Metrics {
             ("failed", &reports.failures),
         ] {
             let counter = self.reports.with_label_values(&[outcome]);
+            raise(&counter, count.load(Ordering::Relaxed));
+        }
+        for (reason, count) in [
+            ("unreachable", &failed.unreachable),
+            ("unusable", &failed.unusable),
+        ] {
+            let counter = self.view_failures.with_label_values(&[reason]);
             raise(&counter, count.load(Ordering::Relaxed));
         }
         raise(&self.dropped_lines, proxy::lines::stdout().dropped());

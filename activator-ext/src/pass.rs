@@ -54,6 +54,9 @@ impl PassThrough {
                 peer: PEER,
                 idle_max: IDLE_MAX,
                 dial_attempts: DIAL_ATTEMPTS,
+                // It is to decide itself what may be sent twice.
+                resends: false,
+                tls: None,
             },
             Arc::clone(&self.buffered),
         );

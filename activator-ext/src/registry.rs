@@ -11,6 +11,7 @@ use policy::Span;
 use policy::class;
 use policy::routing::{MARGIN_PERCENT, Places, Rule, Settings, Shape};
 use proxy::buffered::Buffered;
+use proxy::client_tls::{ClientTls, TrustStore};
 use proxy::clock::Clock;
 use proxy::deadline::Deadlines;
 use proxy::exchange::{Observer, Recorder};
@@ -25,9 +26,14 @@ use crate::function::Function;
 use crate::instance::Instance;
 use crate::metrics::{FunctionFigures, Metrics, RevisionMetrics};
 use crate::stat::RevisionStat;
+use crate::telemetry::{Instruments, RevisionFigures};
 use crate::view::{FunctionName, Revision, RevisionName, View};
 use crate::watch::InstanceWatch;
 
+/// Where a pod's queue-proxy speaks TLS. Fixed by Knative.
+const TLS_PORT: u16 = 8112;
+/// The name that every pod's certificate has.
+const DATA_PLANE_NAME: &str = "data-plane.knative.dev";
 /// What error messages call an instance.
 pub(crate) const PEER: &str = "the pod";
 /// A function without a bound on the requests at an instance holds as many as a pod with one place for a cold start.
@@ -81,6 +87,10 @@ pub(crate) struct Registry {
     waiting_max: usize,
     rule: Rule,
     metrics: Arc<Metrics>,
+    /// What requests are observed with.
+    instruments: Instruments,
+    /// Whom pods' certificates must be of, where requests go to them by TLS.
+    tls: Option<Arc<TrustStore>>,
     revisions: ArcSwap<Revisions>,
     is_complete: AtomicBool,
     parts: Mutex<Parts>,
@@ -112,6 +122,7 @@ impl Drop for FunctionTask {
 /// A pod that is watched. Dropped, it serves no more.
 #[derive(Debug)]
 struct PodTask {
+    revision: Arc<LiveRevision>,
     instance: Arc<Instance>,
     ready: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -132,6 +143,8 @@ impl Registry {
         waiting_max: usize,
         rule: Rule,
         metrics: Arc<Metrics>,
+        instruments: Instruments,
+        tls: Option<Arc<TrustStore>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             clock,
@@ -139,6 +152,8 @@ impl Registry {
             waiting_max,
             rule,
             metrics,
+            instruments,
+            tls,
             revisions: ArcSwap::default(),
             is_complete: AtomicBool::new(false),
             parts: Mutex::default(),
@@ -211,14 +226,18 @@ impl Registry {
             for (ordinal, (&address, pod)) in (0..).zip(&revision.pods) {
                 let key = (revision.name.clone(), address);
                 let is_ready = pod.is_ready || !revision.needs_readiness;
-                let task = match parts.pods.remove(&key) {
+                // One of a revision that has changed is watched anew: what it may take may be another.
+                let known = parts.pods.remove(&key);
+                let task = match known.filter(|task| Arc::ptr_eq(&task.revision, served)) {
                     Some(task) => {
                         task.ready.send_replace(is_ready);
-                        task
+                        Some(task)
                     }
                     None => self.watch(served, address, ordinal, is_ready),
                 };
-                pods.insert(key, task);
+                if let Some(task) = task {
+                    pods.insert(key, task);
+                }
             }
         }
         // Those that are left are gone.
@@ -284,10 +303,9 @@ impl Registry {
             limits: revision.time_limits(),
             mid_stream_timeout: settings.mid_stream_timeout,
             stat: RevisionStat::new(revision.concurrency(), Instant::now()),
-            observer: Arc::new(Observer {
-                recorder: Some(Arc::clone(&metrics) as Arc<dyn Recorder>),
-                ..Observer::default()
-            }),
+            observer: self
+                .instruments
+                .observer(revision, Arc::clone(&metrics) as Arc<dyn Recorder>),
             metrics,
             revision: Revision {
                 pods: BTreeMap::new(),
@@ -302,15 +320,27 @@ impl Registry {
         address: SocketAddr,
         ordinal: u32,
         is_ready: bool,
-    ) -> PodTask {
+    ) -> Option<PodTask> {
+        let tls = match &self.tls {
+            Some(trust) => Some(client_tls(trust, &served.revision.name)?),
+            None => None,
+        };
+        let port = if tls.is_some() {
+            TLS_PORT
+        } else {
+            address.port()
+        };
         let concurrency = served.revision.concurrency();
         let upstream = Upstream::new(
             upstream::Settings {
-                address,
+                address: SocketAddr::new(address.ip(), port),
                 peer: PEER,
                 // One more than it has places: for the request that is bound ahead.
                 idle_max: concurrency.map_or(IDLE_UNLIMITED, |places| places as usize + 1),
                 dial_attempts: DIAL_ATTEMPTS,
+                // Nothing is sent twice of which a byte was written.
+                resends: false,
+                tls,
             },
             Arc::clone(&self.buffered),
         );
@@ -332,11 +362,12 @@ impl Registry {
             ready,
             clock: self.clock,
         };
-        PodTask {
+        Some(PodTask {
+            revision: Arc::clone(served),
             instance,
             ready: sender,
             task: tokio::spawn(watched.run()),
-        }
+        })
     }
 
     /// Closes connections that have been idle for too long.
@@ -344,6 +375,24 @@ impl Registry {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         for pod in parts.pods.values() {
             pod.instance.upstream.sweep();
+        }
+    }
+
+    /// Hands the requests of every revision, as they stand, to `visit`.
+    pub(crate) fn requests(&self, visit: &mut dyn FnMut(RevisionFigures<'_>)) {
+        let mut active: HashMap<RevisionName, u64> = HashMap::new();
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((name, _), pod) in &parts.pods {
+            *active.entry(name.clone()).or_default() += u64::from(pod.instance.requests());
+        }
+        drop(parts);
+        for served in self.served() {
+            let revision = &served.revision;
+            visit(RevisionFigures {
+                revision,
+                carried: u64::from(served.stat.carried()),
+                active: active.get(&revision.name).copied().unwrap_or(0),
+            });
         }
     }
 
@@ -433,4 +482,14 @@ impl LiveRevision {
             && own.needs_readiness == revision.needs_readiness
             && own.time_limits() == revision.time_limits()
     }
+}
+
+/// Returns how to speak TLS with the pods of a revision: they show Knative's certificate for the namespace.
+fn client_tls(trust: &Arc<TrustStore>, revision: &RevisionName) -> Option<ClientTls> {
+    let user = format!("kn-user-{}", revision.namespace);
+    let made = ClientTls::new(Arc::clone(trust), DATA_PLANE_NAME, user);
+    let refuse = |error: &_| {
+        tracing::error!(%error, %revision, "its pods' certificates cannot be verified: they get no requests");
+    };
+    made.inspect_err(refuse).ok()
 }

@@ -278,7 +278,7 @@ impl Data {
         }
         let times = RequestTiming { budget, arrival };
         let is_cold = !served.function.has_instance();
-        let is_first = is_cold && served.stat.is_idle();
+        let is_first = is_cold && served.stat.carried() == 0;
         if is_first {
             self.reporter.report_first(&served.revision.name);
         }
@@ -324,7 +324,8 @@ impl Data {
             }
             if let Some(exchange) = &exchange {
                 let method = request.method().clone();
-                exchange.dispatch(begun, &method, request.headers_mut());
+                let address = instance.upstream.address();
+                exchange.dispatch(begun, address, &method, request.headers_mut());
             }
             let refresh = |headers: &mut HeaderMap| self.stamp(served, headers, &times);
             let sent = forward::send(&instance.upstream, request, &kind, informed, refresh).await;

@@ -90,9 +90,9 @@ impl RevisionStat {
         *counted = CountGuard(Arc::clone(self));
     }
 
-    /// Whether nothing is carried.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.counts().carried == 0
+    /// Returns how many requests are carried.
+    pub(crate) fn carried(&self) -> u32 {
+        self.counts().carried
     }
 
     /// A request was shed that would have run for so long.
@@ -164,7 +164,7 @@ mod tests {
         drop(second);
         let window = stat.finish_window(Instant::now());
         assert_eq!((window.concurrency, window.arrivals), (1.0, 0.0));
-        assert!(stat.is_idle());
+        assert_eq!(stat.carried(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -191,7 +191,7 @@ mod tests {
         let now = Instant::now();
         let windows = [from.finish_window(now), to.finish_window(now)];
         assert_eq!(windows.map(|window| window.concurrency), [0.25, 0.25]);
-        assert!(from.is_idle() && to.is_idle());
+        assert_eq!((from.carried(), to.carried()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -52,10 +52,10 @@ pub trait Recorder: fmt::Debug + Send + Sync {
 #[derive(Debug, Default)]
 pub struct Observer {
     /// OpenTelemetry's instruments, where Knative asks for them.
-    pub http: Option<HttpInstruments>,
+    pub http: Option<Arc<HttpInstruments>>,
     /// The program's own metrics.
     pub recorder: Option<Arc<dyn Recorder>>,
-    pub traces: Option<Traces>,
+    pub traces: Option<Arc<Traces>>,
     pub log: Option<RequestLog>,
 }
 
@@ -72,7 +72,7 @@ pub struct Exchange {
 
 #[derive(Debug)]
 struct State {
-    asked: Option<RequestFields>,
+    fields: Option<RequestFields>,
     /// Those of the request, where they are logged.
     trailers: Option<HeaderMap>,
     spans: Option<Spans>,
@@ -81,7 +81,7 @@ struct State {
     /// The response has been passed on whole.
     complete: bool,
     held: Duration,
-    dispatched: Option<Instant>,
+    dispatched: Option<(Instant, SocketAddr)>,
     upstream_head: Option<(Instant, u16)>,
     upstream_end: Option<Instant>,
 }
@@ -125,7 +125,7 @@ impl Observer {
         if !logs && !measures && traces.is_none() && (self.recorder.is_none() || is_probe) {
             return None;
         }
-        let asked = (logs || measures).then(|| RequestFields {
+        let fields = (logs || measures).then(|| RequestFields {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
@@ -148,7 +148,7 @@ impl Observer {
             request_bytes: AtomicU64::new(0),
             response_bytes: AtomicU64::new(0),
             state: Mutex::new(State {
-                asked,
+                fields,
                 trailers: None,
                 spans,
                 status: None,
@@ -198,12 +198,18 @@ impl Exchange {
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The request goes to the upstream, with these headers.
-    pub fn dispatch(&self, now: Instant, method: &Method, headers: &mut HeaderMap) {
+    /// The request goes to the upstream at this address, with these headers.
+    pub fn dispatch(
+        &self,
+        now: Instant,
+        upstream: SocketAddr,
+        method: &Method,
+        headers: &mut HeaderMap,
+    ) {
         let mut state = self.lock();
-        state.dispatched = Some(now);
+        state.dispatched = Some((now, upstream));
         if let (Some(traces), Some(spans)) = (&self.observer.traces, &mut state.spans) {
-            traces.dispatch(spans, method, headers);
+            traces.dispatch(spans, upstream, method, headers);
         }
     }
 
@@ -263,7 +269,7 @@ impl Drop for Exchange {
         let upstream_end = state.upstream_end.unwrap_or(now);
         let observer = &self.observer;
         if let Some(recorder) = observer.recorder.as_ref().filter(|_| !self.is_probe) {
-            let dispatched = state.dispatched.map(|dispatched| {
+            let dispatched = state.dispatched.map(|(dispatched, _)| {
                 (
                     dispatched.saturating_duration_since(self.arrival),
                     upstream_end.saturating_duration_since(dispatched),
@@ -280,29 +286,30 @@ impl Drop for Exchange {
         if let Some(spans) = state.spans.take() {
             spans.end(status, upstream_status);
         }
-        let Some(asked) = state.asked.take() else {
+        let Some(fields) = state.fields.take() else {
             return;
         };
         let request_bytes = self.request_bytes.load(Ordering::Relaxed);
         let response_bytes = self.response_bytes.load(Ordering::Relaxed);
         if let Some(http) = observer.http.as_ref().filter(|_| !self.is_probe) {
-            let authority = asked.uri.authority().map(http::uri::Authority::as_str);
+            let authority = fields.uri.authority().map(http::uri::Authority::as_str);
             http.record(&Measurement {
-                method: &asked.method,
-                version: asked.version,
+                method: &fields.method,
+                version: fields.version,
                 host: authority
-                    .or_else(|| asked.headers.get(http::header::HOST)?.to_str().ok())
+                    .or_else(|| fields.headers.get(http::header::HOST)?.to_str().ok())
                     .unwrap_or_default(),
-                secure: asked.tls.is_some(),
-                tag: headers::route_tag(&asked.headers),
+                secure: fields.tls.is_some(),
+                tag: headers::route_tag(&fields.headers),
                 status,
                 seconds: response.as_secs_f64(),
                 request_bytes,
                 response_bytes,
-                upstream: state.dispatched.map(|dispatched| {
+                upstream: state.dispatched.map(|(dispatched, address)| {
                     let until =
                         |end: Instant| end.saturating_duration_since(dispatched).as_secs_f64();
                     UpstreamMeasurement {
+                        address,
                         head_seconds: until(state.upstream_head.map_or(now, |(at, _)| at)),
                         status: upstream_status,
                         seconds: until(upstream_end),
@@ -316,14 +323,14 @@ impl Drop for Exchange {
             .filter(|log| log.probes || !self.is_probe)
         {
             log.write(&Record {
-                method: asked.method,
-                uri: asked.uri,
-                version: asked.version,
-                headers: asked.headers,
+                method: fields.method,
+                uri: fields.uri,
+                version: fields.version,
+                headers: fields.headers,
                 trailers: state.trailers.take().unwrap_or_default(),
                 body_bytes: request_bytes,
-                tls: asked.tls,
-                remote_address: asked.peer.to_string(),
+                tls: fields.tls,
+                remote_address: fields.peer.to_string(),
                 code: status,
                 size: response_bytes,
                 latency_seconds: response.as_secs_f64(),

@@ -22,7 +22,7 @@ const OWN_TAGS: &str = "kn:";
 /// The scope under which Knative's programs report them: dashboards select by it.
 const HTTP_SCOPE: &str = "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp";
 
-/// The instruments of one process, which serves requests and sends them on to one upstream.
+/// The instruments of one process, which serves requests and sends them on to upstreams.
 #[derive(Debug)]
 pub struct HttpInstruments {
     server_duration: Histogram<f64>,
@@ -32,7 +32,6 @@ pub struct HttpInstruments {
     client_request_size: Histogram<u64>,
     /// Time at the upstream, under a name of the program's own.
     invocation_duration: Option<Histogram<f64>>,
-    upstream: SocketAddr,
     hosts: Bounded,
     tags: Bounded,
 }
@@ -57,6 +56,8 @@ pub struct Measurement<'a> {
 /// The upstream's part of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct UpstreamMeasurement {
+    /// Where it listens.
+    pub address: SocketAddr,
     /// From dispatch to the head of the answer.
     pub head_seconds: f64,
     /// The status of its answer; `None`: there was none.
@@ -88,13 +89,8 @@ impl Bounded {
 }
 
 impl HttpInstruments {
-    /// Returns the instruments, of which those of the client side name `upstream`; `invocation_duration` records the time
-    /// there as well.
-    pub fn new(
-        provider: &impl MeterProvider,
-        upstream: SocketAddr,
-        invocation_duration: Option<Histogram<f64>>,
-    ) -> Self {
+    /// Returns the instruments; `invocation_duration` records the time at the upstream as well.
+    pub fn new(provider: &impl MeterProvider, invocation_duration: Option<Histogram<f64>>) -> Self {
         let meter = provider.meter_with_scope(
             InstrumentationScope::builder(HTTP_SCOPE)
                 .with_version(env!("CARGO_PKG_VERSION"))
@@ -137,7 +133,6 @@ impl HttpInstruments {
                 "Size of HTTP client request bodies.",
             ),
             invocation_duration,
-            upstream,
             hosts: Bounded::default(),
             tags: Bounded::default(),
         }
@@ -180,12 +175,9 @@ impl HttpInstruments {
             client[5] = KeyValue::new("url.scheme", "http");
             client.push(KeyValue::new(
                 "server.address",
-                self.upstream.ip().to_string(),
+                app.address.ip().to_string(),
             ));
-            client.push(KeyValue::new(
-                "server.port",
-                i64::from(self.upstream.port()),
-            ));
+            client.push(KeyValue::new("server.port", i64::from(app.address.port())));
             self.client_duration.record(app.head_seconds, client);
             self.client_request_size
                 .record(measured.request_bytes, client);

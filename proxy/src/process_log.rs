@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime as Timestamp};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
@@ -36,6 +36,8 @@ pub struct Identity {
     pub pod: String,
     /// The logger's name: Knative's of the program whose place this one takes.
     pub logger: &'static str,
+    /// Modules of libraries whose failures the program reports itself: they are not logged, unless all is (`debug`).
+    pub silent: &'static [&'static str],
 }
 
 /// How the log is written.
@@ -206,12 +208,17 @@ impl LogConfig {
     pub fn start(self, identity: Identity) {
         let problem = self.problem.clone();
         let level = self.level;
+        let mut targets = Targets::new().with_default(level);
+        if level < LevelFilter::DEBUG {
+            let silent = identity.silent.iter();
+            targets = targets.with_targets(silent.map(|module| (*module, LevelFilter::OFF)));
+        }
         let log = ProcessLog {
             config: self,
             identity,
         };
         tracing_subscriber::registry()
-            .with(log.with_filter(level))
+            .with(log.with_filter(targets))
             .init();
         if let Some(error) = problem {
             tracing::warn!(

@@ -29,7 +29,6 @@ const ATTRIBUTE_BYTES_MAX: usize = 256;
 pub struct Traces {
     tracer: SdkTracer,
     propagator: TraceContextPropagator,
-    upstream: SocketAddr,
     names: SpanNames,
 }
 
@@ -54,13 +53,12 @@ pub struct Spans {
 }
 
 impl Traces {
-    /// Spans go to `provider` under these names; those of the client side name `upstream`.
+    /// Spans go to `provider` under these names.
     #[must_use]
-    pub fn new(provider: &SdkTracerProvider, names: SpanNames, upstream: SocketAddr) -> Self {
+    pub fn new(provider: &SdkTracerProvider, names: SpanNames) -> Self {
         Self {
             tracer: provider.tracer(names.scope),
             propagator: TraceContextPropagator::new(),
-            upstream,
             names,
         }
     }
@@ -100,8 +98,14 @@ impl Traces {
         }
     }
 
-    /// The request goes to the upstream with these headers, which from here on name the client span.
-    pub fn dispatch(&self, spans: &mut Spans, method: &Method, headers: &mut HeaderMap) {
+    /// The request goes to the upstream at this address with these headers, which from here on name the client span.
+    pub fn dispatch(
+        &self,
+        spans: &mut Spans,
+        upstream: SocketAddr,
+        method: &Method,
+        headers: &mut HeaderMap,
+    ) {
         spans.admitted();
         let parent = Context::new().with_remote_span_context(spans.proxy.span_context().clone());
         let client = self
@@ -110,8 +114,8 @@ impl Traces {
             .with_kind(SpanKind::Client)
             .with_attributes([
                 KeyValue::new("http.request.method", shortened(method.as_str())),
-                KeyValue::new("server.address", self.upstream.ip().to_string()),
-                KeyValue::new("server.port", i64::from(self.upstream.port())),
+                KeyValue::new("server.address", upstream.ip().to_string()),
+                KeyValue::new("server.port", i64::from(upstream.port())),
             ])
             .start_with_context(&self.tracer, &parent);
         let outgoing = Context::new().with_remote_span_context(client.span_context().clone());

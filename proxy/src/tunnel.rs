@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::relay::InFlight;
-use crate::socket::Socket;
 use crate::timeouts::Timeouts;
+use crate::upstream::UpstreamWire;
 
 /// A tunnel about to open.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Tunnel<P> {
     /// The client's side.
     pub client: OnUpgrade,
     /// The upstream's side.
-    pub upstream: Socket,
+    pub upstream: UpstreamWire,
     /// What the upstream sent with its 101.
     pub early: Bytes,
     /// What the request holds: it is kept to the end.
@@ -87,7 +87,7 @@ impl Activity {
 struct Watched {
     /// Came with the 101 and is read first.
     early: Bytes,
-    inner: Socket,
+    inner: UpstreamWire,
     activity: Arc<Activity>,
 }
 

@@ -25,13 +25,16 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_rustls::client::TlsStream;
 
 use crate::buffered::{Buffered, Reserved};
 use crate::client_body::ClientBody;
+use crate::client_tls::ClientTls;
 use crate::connection::keep_alive;
 use crate::limits::{HEAD_BYTES_MAX, HEAD_LINES_MAX};
 use crate::retry;
 use crate::socket::{Budget, ReadSize, Socket};
+use crate::wire::Wire;
 
 /// An idle connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(90);
@@ -46,6 +49,8 @@ const DIAL_GROWTH_PERCENT: u32 = 140;
 /// … and there are at most this many, unless an upstream has fewer. Only time-outs are tried again.
 pub const DIAL_ATTEMPTS: u32 = 15;
 const DIAL_PAUSE: Duration = Duration::from_millis(40);
+/// A handshake of TLS may take this long.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// The largest response head.
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The kernel asks whether the upstream is still there after this time without a byte.
@@ -134,7 +139,7 @@ impl UpstreamError {
 }
 
 /// What is fixed of an upstream.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Where it listens.
     pub address: SocketAddr,
@@ -144,6 +149,10 @@ pub struct Settings {
     pub idle_max: usize,
     /// Attempts to connect, each of which has timed out, at most: [`DIAL_ATTEMPTS`] unless there is somewhere else to go.
     pub dial_attempts: u32,
+    /// Whether a request that can do no harm twice is sent once more when a used connection closes without an answer.
+    pub resends: bool,
+    /// TLS; `None`: plain.
+    pub tls: Option<ClientTls>,
 }
 
 /// See the [module](self).
@@ -156,6 +165,8 @@ pub struct Upstream {
     peer: &'static str,
     idle_max: usize,
     dial_attempts: u32,
+    resends: bool,
+    tls: Option<ClientTls>,
     idle: Mutex<Pool>,
     http2: Mutex<Vec<Http2>>,
     /// One HTTP/2 connection is made at a time; those who wait find it made.
@@ -170,11 +181,16 @@ pub struct Upstream {
 /// Idle connections, the one used last at the end. Boxed once, then moved about: one is 700 bytes.
 type Pool = Vec<Box<Connection>>;
 
+/// What carries an upstream's bytes.
+pub type UpstreamWire = Wire<TlsStream<Socket>>;
+
 /// An HTTP/1 connection, driven by whoever holds it.
 #[derive(Debug)]
 pub struct Connection {
     sender: http1::SendRequest<ClientBody>,
-    driver: http1::Connection<TokioIo<Socket>, ClientBody>,
+    driver: http1::Connection<TokioIo<UpstreamWire>, ClientBody>,
+    /// What is on the socket need not be a part of an answer.
+    is_tls: bool,
     /// The socket, to look at it without reading.
     socket: Arc<OwnedWriteHalf>,
     budget: Arc<Budget>,
@@ -207,6 +223,13 @@ struct Taken {
     is_reused: bool,
 }
 
+/// What is known of a connection's socket.
+struct SocketParts {
+    socket: Arc<OwnedWriteHalf>,
+    budget: Arc<Budget>,
+    read_size: Arc<ReadSize>,
+}
+
 /// An exchange without an answer.
 struct Failed {
     error: TrySendError<Request<ClientBody>>,
@@ -231,6 +254,8 @@ impl Upstream {
             peer,
             idle_max,
             dial_attempts,
+            resends,
+            tls,
         } = settings;
         let host = HeaderValue::try_from(address.to_string()).expect("digits, dots and colons");
         Arc::new(Self {
@@ -238,6 +263,8 @@ impl Upstream {
             host,
             peer,
             dial_attempts,
+            resends,
+            tls,
             idle_max,
             idle: Mutex::new(Vec::new()),
             http2: Mutex::new(Vec::new()),
@@ -280,7 +307,7 @@ impl Upstream {
         refresh: impl Fn(&mut HeaderMap),
     ) -> Result<(Response<Incoming>, Box<Connection>), UpstreamError> {
         while let Some(mut connection) = self.take_idle().await {
-            let copy = retry::copy_of(request);
+            let copy = self.resends.then(|| retry::copy_of(request)).flatten();
             let mut failed = match connection.exchange(request).await {
                 Ok(response) => return Ok((response, connection)),
                 Err(failed) => failed,
@@ -372,7 +399,7 @@ impl Upstream {
         let mut failed_on = None;
         loop {
             let mut taken = self.http2_stream(failed_on).await?;
-            let may_retry = taken.is_reused && failed_on.is_none();
+            let may_retry = self.resends && taken.is_reused && failed_on.is_none();
             let copy = may_retry.then(|| retry::copy_of(request)).flatten();
             let unsent = std::mem::take(request);
             let mut error = match taken.sender.try_send_request(unsent).await {
@@ -408,14 +435,14 @@ impl Upstream {
         if let Some(taken) = self.http2_stream_of_open(failed_on, window, &mut reserved) {
             return Ok(taken);
         }
-        let socket = self.dial().await?;
+        let (wire, _socket) = self.dial(true).await?;
         let (sender, mut driver) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(window)
             .max_send_buf_size(HTTP2_WINDOW_BYTES as usize)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
             .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).expect("one mebibyte"))
-            .handshake(TokioIo::new(socket))
+            .handshake(TokioIo::new(wire))
             .await
             .map_err(|error| UpstreamError::from_hyper(self.peer, error))?;
         let streams_max = Arc::new(AtomicUsize::new(driver.current_max_send_streams()));
@@ -490,7 +517,7 @@ impl Upstream {
                     return Poll::Ready(None);
                 };
                 // A connection that was closed while idle, or that says what nobody asked, is of no use.
-                if connection.is_silent()
+                if (connection.is_tls || connection.is_silent())
                     && connection.drive(cx).is_pending()
                     && connection.is_ready(cx)
                 {
@@ -502,34 +529,37 @@ impl Upstream {
     }
 
     async fn connect(&self) -> Result<Box<Connection>, UpstreamError> {
-        let (io, socket) = Socket::of(self.dial().await?);
-        let (budget, read_size) = (io.budget(), io.read_size());
+        let (wire, parts) = self.dial(false).await?;
         let (sender, driver) = http1::Builder::new()
             .title_case_headers(true)
             .max_buf_size(BUFFER_BYTES_MAX)
             .max_headers(HEAD_LINES_MAX)
             .allow_obsolete_multiline_headers_in_responses(true)
-            .handshake(TokioIo::new(io))
+            .handshake(TokioIo::new(wire))
             .await
             .map_err(|error| UpstreamError::from_hyper(self.peer, error))?;
         Ok(Box::new(Connection {
             sender,
             driver,
-            socket,
-            budget,
-            read_size,
+            is_tls: self.tls.is_some(),
+            socket: parts.socket,
+            budget: parts.budget,
+            read_size: parts.read_size,
             idle_since: Instant::now(),
         }))
     }
 
-    async fn dial(&self) -> Result<TcpStream, UpstreamError> {
+    async fn dial(&self, is_http2: bool) -> Result<(UpstreamWire, SocketParts), UpstreamError> {
         let mut limit = DIAL_FIRST;
         let mut attempt = 1;
         let error = loop {
             match tokio::time::timeout(limit, TcpStream::connect(self.address)).await {
                 Ok(Ok(socket)) => {
                     match keep_alive(&socket, KEEP_ALIVE).and_then(|()| socket.set_nodelay(true)) {
-                        Ok(()) => return Ok(socket),
+                        Ok(()) => match self.shake_hands(socket, is_http2).await {
+                            Ok(done) => return Ok(done),
+                            Err(error) => break error,
+                        },
                         Err(error) => break error,
                     }
                 }
@@ -545,6 +575,26 @@ impl Upstream {
             address: self.address,
             error,
         })
+    }
+
+    /// Makes a connection of a socket, with TLS where that is set.
+    async fn shake_hands(
+        &self,
+        socket: TcpStream,
+        is_http2: bool,
+    ) -> io::Result<(UpstreamWire, SocketParts)> {
+        let (io, socket) = Socket::of(socket);
+        let parts = SocketParts {
+            socket,
+            budget: io.budget(),
+            read_size: io.read_size(),
+        };
+        let Some(tls) = &self.tls else {
+            return Ok((Wire::Plain(io), parts));
+        };
+        let shake = Box::pin(tls.connect(io, is_http2));
+        let stream = tokio::time::timeout(HANDSHAKE_MAX, shake).await??;
+        Ok((Wire::Tls(Box::new(stream)), parts))
     }
 
     fn idle(&self) -> MutexGuard<'_, Pool> {
@@ -577,7 +627,7 @@ impl Connection {
     }
 
     /// After a 101: the socket, and what the upstream has sent on it already.
-    pub async fn into_tunnel(mut self) -> (Socket, Bytes) {
+    pub async fn into_tunnel(mut self) -> (UpstreamWire, Bytes) {
         poll_fn(|cx| self.drive(cx)).await;
         let parts = self.driver.into_parts();
         (parts.io.into_inner(), parts.read_buf)

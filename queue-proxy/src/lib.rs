@@ -101,6 +101,7 @@ pub fn main() -> ExitCode {
         key: format!("{}/{}", config.namespace, config.revision),
         pod: config.pod.clone(),
         logger: "queueproxy",
+        silent: &[],
     });
     for problem in &config.options.problems {
         tracing::warn!(problem, "an option of Weir cannot be used");
@@ -262,13 +263,13 @@ async fn observe(
                 metrics::observe_depth(meters, gate);
             }
             let duration = metrics::invocation_duration(meters);
-            HttpInstruments::new(meters, config.user_container(), Some(duration))
+            Arc::new(HttpInstruments::new(meters, Some(duration)))
         }),
         recorder: weir.map(|weir| Arc::clone(weir) as Arc<dyn Recorder>),
         traces: telemetry
             .tracers
             .as_ref()
-            .map(|tracers| Traces::new(tracers, SPAN_NAMES, config.user_container())),
+            .map(|tracers| Arc::new(Traces::new(tracers, SPAN_NAMES))),
         log: log.and_then(|template| {
             let revision = RevisionInfo {
                 name: config.revision.clone(),

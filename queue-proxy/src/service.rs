@@ -130,6 +130,8 @@ impl Proxy {
                     peer: PEER,
                     idle_max: config.idle_connections(),
                     dial_attempts: DIAL_ATTEMPTS,
+                    resends: true,
+                    tls: None,
                 },
                 Arc::clone(&buffered),
             ),
@@ -342,7 +344,12 @@ impl Proxy {
         }
         if let Some(exchange) = &exchange {
             let method = request.method().clone();
-            exchange.dispatch(begun, &method, request.headers_mut());
+            exchange.dispatch(
+                begun,
+                self.upstream.address(),
+                &method,
+                request.headers_mut(),
+            );
         }
         let refresh = |headers: &mut HeaderMap| {
             if self.config.options.opted_in() {

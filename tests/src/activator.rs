@@ -1,7 +1,6 @@
 //! An activator-ext process with an address of its own, and the cluster that it sees: a directory of manifests.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use peers::api::{ApiServer, Resource};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
@@ -27,6 +28,7 @@ pub struct Builder {
     ip: IpAddr,
     environment: BTreeMap<String, String>,
     arguments: Vec<String>,
+    has_manifests: bool,
     folder: TempDir,
 }
 
@@ -78,33 +80,59 @@ impl Revision {
         self
     }
 
+    /// The objects that describe it: the revision, and a slice for each pod, as Kubernetes has one for each set of ports.
+    #[must_use]
+    pub fn objects(&self) -> Vec<(Resource, Value)> {
+        let revisions = Resource::new("serving.knative.dev/v1", "revisions");
+        let slices = Resource::new("discovery.k8s.io/v1", "endpointslices");
+        let annotations = self
+            .annotations
+            .iter()
+            .map(|(key, value)| (key.clone(), json!(value)));
+        let mut annotations: serde_json::Map<_, _> = annotations.collect();
+        annotations.insert("other.dev/key".to_owned(), json!("x"));
+        let revision = json!({
+            "apiVersion": revisions.api_version,
+            "kind": "Revision",
+            "metadata": {
+                "namespace": "default",
+                "name": self.name,
+                "labels": {"serving.knative.dev/service": "service"},
+                "annotations": annotations,
+            },
+            "spec": {
+                "containerConcurrency": self.concurrency,
+                "timeoutSeconds": self.timeout_secs,
+                "responseStartTimeoutSeconds": self.response_start_timeout_secs,
+            },
+        });
+        let service = format!("{}-private", self.name);
+        let pods = self.pods.iter().enumerate().map(|(number, pod)| {
+            let slice = json!({
+                "apiVersion": slices.api_version,
+                "kind": "EndpointSlice",
+                "metadata": {
+                    "namespace": "default",
+                    "name": format!("{service}-{number}"),
+                    "labels": {
+                        "kubernetes.io/service-name": service,
+                        "networking.internal.knative.dev/serviceType": "Private",
+                    },
+                },
+                "addressType": "IPv4",
+                "ports": [{"name": "http", "port": pod.port()}],
+                "endpoints": [{"addresses": [pod.ip()], "conditions": {"ready": true}}],
+            });
+            (slices.clone(), slice)
+        });
+        std::iter::once((revisions, revision)).chain(pods).collect()
+    }
+
     fn manifest(&self) -> String {
-        let mut text = format!(
-            "apiVersion: serving.knative.dev/v1\nkind: Revision\nmetadata:\n  namespace: default\n  name: {0}\n  labels: \
-             {{serving.knative.dev/service: service}}\n  annotations:\n    other.dev/key: x\n",
-            self.name
-        );
-        for (key, value) in &self.annotations {
-            let _infallible = writeln!(text, "    {key}: {value:?}");
-        }
-        let _infallible = write!(
-            text,
-            "spec:\n  containerConcurrency: {}\n  timeoutSeconds: {}\n  responseStartTimeoutSeconds: {}\n",
-            self.concurrency, self.timeout_secs, self.response_start_timeout_secs
-        );
-        // One slice for each port, as Kubernetes has one for each set of ports.
-        for (number, pod) in self.pods.iter().enumerate() {
-            let _infallible = write!(
-                text,
-                "---\nkind: EndpointSlice\nmetadata:\n  namespace: default\n  name: {0}-private-{number}\n  labels: \
-                 {{kubernetes.io/service-name: {0}-private}}\nports: [{{name: http, port: {1}}}]\nendpoints: \
-                 [{{addresses: [\"{2}\"], conditions: {{ready: true}}}}]\n",
-                self.name,
-                pod.port(),
-                pod.ip()
-            );
-        }
-        text
+        let objects = self.objects().into_iter();
+        // JSON is YAML.
+        let documents: Vec<_> = objects.map(|(_, object)| object.to_string()).collect();
+        documents.join("\n---\n")
     }
 }
 
@@ -128,6 +156,7 @@ impl Builder {
             ip,
             environment: environment.into(),
             arguments: Vec::new(),
+            has_manifests: true,
             folder,
         }
     }
@@ -158,6 +187,25 @@ impl Builder {
     #[must_use]
     pub fn manifest(self, name: &str, text: &str) -> Self {
         write(self.folder.path(), name, text);
+        self
+    }
+
+    /// Makes it read the Kubernetes API in place of manifests.
+    ///
+    /// # Panics
+    /// If the disk is full.
+    #[must_use]
+    pub fn kubernetes(mut self, api: &ApiServer) -> Self {
+        let path = self.folder.path().join("kubeconfig");
+        fs::write(&path, api.kubeconfig()).expect("room for a kubeconfig");
+        self.has_manifests = false;
+        self.set("KUBECONFIG", path.display())
+    }
+
+    /// Makes it read the Kubernetes API that is nowhere to be found.
+    #[must_use]
+    pub const fn without_manifests(mut self) -> Self {
+        self.has_manifests = false;
         self
     }
 
@@ -199,10 +247,13 @@ impl Builder {
 
     fn spawn(self) -> Activator {
         let stderr = fs::File::create(self.folder.path().join("stderr"));
-        let child = Command::new(&self.binary)
-            .arg("data")
-            .arg("--manifests")
-            .arg(self.folder.path().join("manifests"))
+        let mut command = Command::new(&self.binary);
+        command.arg("data");
+        if self.has_manifests {
+            let manifests = self.folder.path().join("manifests");
+            command.arg("--manifests").arg(manifests);
+        }
+        let child = command
             .args(&self.arguments)
             .env_clear()
             .envs(&self.environment)

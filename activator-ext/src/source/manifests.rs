@@ -4,17 +4,17 @@
 //! A file is changed by writing another and renaming it into place, so that no file is read half written. The directory
 //! is looked through ten times a second; what cannot be read leaves the view as it was.
 
-mod object;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use super::SourceFailures;
+use super::object::{self, Object, ObjectError};
 use crate::view::View;
-use object::Object;
 
 /// The directory is looked through this often.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -59,14 +59,12 @@ pub(crate) enum ManifestError {
         why: String,
     },
     /// An object lacks something, or has what is not allowed.
-    #[error("{path}: {object}: {why}")]
+    #[error("{path}: {error}")]
     Object {
         /// The file.
         path: PathBuf,
-        /// Which.
-        object: String,
-        /// What is wrong with it.
-        why: String,
+        /// Which object, and what is wrong with it.
+        error: ObjectError,
     },
 }
 
@@ -123,7 +121,10 @@ impl Manifests {
             let path = path.as_path();
             objects.iter().map(move |object| (path, object))
         });
-        let view = object::view(objects)?;
+        let view = object::view(objects).map_err(|(path, error)| ManifestError::Object {
+            path: path.to_owned(),
+            error,
+        })?;
         self.files = files;
         Ok(Some(view))
     }
@@ -153,7 +154,7 @@ impl Manifests {
     }
 
     /// Reads what has changed, for ever, and hands each view to `changed`. Blocks a thread of its own.
-    pub(crate) fn watch(mut self, mut changed: impl FnMut(View) -> bool) {
+    pub(crate) fn watch(mut self, failed: &SourceFailures, mut changed: impl FnMut(View) -> bool) {
         let mut problem = String::new();
         loop {
             std::thread::park_timeout(PERIOD);
@@ -166,8 +167,13 @@ impl Manifests {
                     }
                 }
                 Err(error) => {
+                    let counter = match error {
+                        ManifestError::Read { .. } => &failed.unreachable,
+                        _ => &failed.unusable,
+                    };
                     let error = error.to_string();
                     if error != problem {
+                        counter.fetch_add(1, Ordering::Relaxed);
                         tracing::error!(
                             error,
                             "a manifest cannot be used; the view before it holds"

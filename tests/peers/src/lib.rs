@@ -3,4 +3,5 @@
 //! Nothing here shares code with the programs: what they send is decoded as a stranger would.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod autoscaler;

@@ -7,6 +7,7 @@
 mod faults;
 mod forwarding;
 mod health;
+mod kubernetes;
 mod queue;
 mod scaling;
 mod usage;

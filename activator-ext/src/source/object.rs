@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use annotations::LenientSettings;
+use annotations::values::{dns_label, dns_subdomain};
 use serde::Deserialize;
 
-use super::ManifestError;
 use crate::view::{Pod, Revision, RevisionName, View};
 
+/// The kinds that are looked at.
+pub(super) const REVISION: &str = "Revision";
+pub(super) const SLICE: &str = "EndpointSlice";
 /// The label by which a slice names its Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Knative's labels of a revision.
@@ -25,6 +27,16 @@ const TIMEOUT_DEFAULT_SECS: u64 = 300;
 const TIMEOUT_MAX_SECS: u64 = 10 * 365 * 86_400;
 /// The names of a private Service's port for requests.
 const PORTS: [&str; 2] = ["http", "http2"];
+
+/// An object lacks something, or has what is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{object}: {why}")]
+pub(crate) struct ObjectError {
+    /// Which: kind, namespace and name.
+    object: String,
+    /// What is wrong with it.
+    why: String,
+}
 
 /// An object of any kind.
 #[derive(Debug, Clone, Deserialize)]
@@ -99,36 +111,34 @@ struct Conditions {
     terminating: Option<bool>,
 }
 
-/// Returns what these objects, each of its file, say together. Kinds that are not known are not looked at.
+/// Returns what these objects, each with its place, say together. Kinds that are not known are not looked at.
 ///
 /// # Errors
 /// The first object that lacks something, or has what is not allowed.
-pub(super) fn view<'a>(
-    objects: impl Iterator<Item = (&'a Path, &'a Object)>,
-) -> Result<View, ManifestError> {
+pub(super) fn view<'a, P>(
+    objects: impl Iterator<Item = (P, &'a Object)>,
+) -> Result<View, (P, ObjectError)> {
     let mut revisions = BTreeMap::new();
     let mut slices = Vec::new();
-    for (path, object) in objects {
+    for (place, object) in objects {
         match object.kind.as_str() {
-            "Revision" => {
-                let revision = object.revision(path)?;
-                revisions.insert(revision.name.clone(), revision);
-            }
-            "EndpointSlice" => slices.push((path, object)),
+            REVISION => match object.revision() {
+                Ok(revision) => drop(revisions.insert(revision.name.clone(), revision)),
+                Err(error) => return Err((place, error)),
+            },
+            SLICE => slices.push((place, object)),
             _ => {}
         }
     }
-    for (path, slice) in slices {
-        let service = slice.metadata.labels.get(SERVICE_NAME);
-        let Some(name) = service.and_then(|service| service.strip_suffix(PRIVATE)) else {
+    for (place, slice) in slices {
+        let Some(name) = slice.slice_of() else {
             continue;
         };
-        let name = RevisionName {
-            namespace: slice.metadata.namespace.clone(),
-            name: name.to_owned(),
-        };
         if let Some(revision) = revisions.get_mut(&name) {
-            slice.add_pods(path, revision)?;
+            match slice.pods() {
+                Ok(pods) => revision.pods.extend(pods),
+                Err(error) => return Err((place, error)),
+            }
         }
     }
     Ok(View {
@@ -140,18 +150,30 @@ pub(super) fn view<'a>(
 }
 
 impl Object {
-    fn wrong(&self, path: &Path, why: String) -> ManifestError {
+    /// Makes sure that the object can be used.
+    ///
+    /// # Errors
+    /// It lacks something, or has what is not allowed.
+    #[cfg(feature = "kubernetes")]
+    pub(super) fn check(&self) -> Result<(), ObjectError> {
+        match self.kind.as_str() {
+            REVISION => self.revision().map(drop),
+            SLICE => self.pods().map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn wrong(&self, why: String) -> ObjectError {
         let Metadata {
             namespace, name, ..
         } = &self.metadata;
-        ManifestError::Object {
-            path: path.to_owned(),
+        ObjectError {
             object: format!("{} {namespace}/{name}", self.kind),
             why,
         }
     }
 
-    fn revision(&self, path: &Path) -> Result<Revision, ManifestError> {
+    fn revision(&self) -> Result<Revision, ObjectError> {
         let Metadata {
             namespace,
             name,
@@ -160,9 +182,11 @@ impl Object {
         } = &self.metadata;
         for (key, value) in [("namespace", namespace), ("name", name)] {
             if value.is_empty() {
-                return Err(self.wrong(path, format!("metadata.{key} is missing")));
+                return Err(self.wrong(format!("metadata.{key} is missing")));
             }
         }
+        dns_label(namespace).map_err(|why| self.wrong(format!("metadata.namespace: {why}")))?;
+        dns_subdomain(name).map_err(|why| self.wrong(format!("metadata.name: {why}")))?;
         let label = |key| labels.get(key).cloned().unwrap_or_default();
         let spec = &self.spec;
         let container_concurrency = Some(spec.container_concurrency).filter(|&limit| limit > 0);
@@ -194,9 +218,19 @@ impl Object {
         })
     }
 
-    fn add_pods(&self, path: &Path, revision: &mut Revision) -> Result<(), ManifestError> {
+    /// The revision of whose pods it is; `None`: it is none of a private Service.
+    fn slice_of(&self) -> Option<RevisionName> {
+        let service = self.metadata.labels.get(SERVICE_NAME)?;
+        Some(RevisionName {
+            namespace: self.metadata.namespace.clone(),
+            name: service.strip_suffix(PRIVATE)?.to_owned(),
+        })
+    }
+
+    fn pods(&self) -> Result<Vec<(SocketAddr, Pod)>, ObjectError> {
         let port = self.ports.iter().find(|port| PORTS.contains(&&*port.name));
         let port = port.map(|port| port.port).filter(|&port| port > 0);
+        let mut pods = Vec::new();
         for (at, endpoint) in self.endpoints.iter().enumerate() {
             if endpoint.conditions.terminating == Some(true) {
                 continue;
@@ -204,20 +238,18 @@ impl Object {
             for (number, text) in endpoint.addresses.iter().enumerate() {
                 let ip: IpAddr = text.parse().map_err(|_| {
                     let place = format!("endpoints[{at}].addresses[{number}] is {text:?}");
-                    self.wrong(path, format!("{place}: an IP address is needed"))
+                    self.wrong(format!("{place}: an IP address is needed"))
                 })?;
                 let Some(port) = port else {
                     let names = PORTS.join(" or ");
                     let why = format!("ports: there are endpoints and no port named {names}");
-                    return Err(self.wrong(path, why));
+                    return Err(self.wrong(why));
                 };
                 // Kubernetes: unknown is to be taken for ready.
                 let is_ready = endpoint.conditions.ready.unwrap_or(true);
-                revision
-                    .pods
-                    .insert(SocketAddr::new(ip, port), Pod { is_ready });
+                pods.push((SocketAddr::new(ip, port), Pod { is_ready }));
             }
         }
-        Ok(())
+        Ok(pods)
     }
 }

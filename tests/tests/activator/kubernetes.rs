@@ -1,0 +1,179 @@
+use std::time::Duration;
+
+use peers::api::{ApiServer, Resource};
+use tests::activator::{Activator, Builder, Revision};
+use tests::app::{App, ok};
+use tests::{PATIENCE, eventually};
+
+use crate::{activator, at, get};
+
+/// A pod that says who it is.
+async fn named(name: &'static str) -> App {
+    App::serving(move |request| async move {
+        ok(request.header("k-network-probe").map_or(name, |_| "queue"))
+    })
+    .await
+}
+
+fn apply(api: &ApiServer, revision: &Revision) {
+    for (resource, object) in revision.objects() {
+        api.apply(&resource, object);
+    }
+}
+
+fn remove_slice(api: &ApiServer, number: usize) {
+    let slices = Resource::new("discovery.k8s.io/v1", "endpointslices");
+    api.delete(&slices, "default", &format!("f-00001-private-{number}"));
+}
+
+fn reading(api: &ApiServer) -> Builder {
+    activator().kubernetes(api)
+}
+
+async fn answers(activator: &Activator, expected: &str) -> bool {
+    let mut client = activator.connect().await;
+    client.request(get("f-00001", "/")).await.text() == expected
+}
+
+#[tokio::test]
+async fn revisions_and_their_pods_come_from_the_api() {
+    let api = ApiServer::start().await;
+    let (one, two) = (named("one").await, named("two").await);
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&one)];
+    apply(&api, &revision);
+    let activator = reading(&api).start().await;
+    activator.has_instances(1).await;
+    assert!(answers(&activator, "one").await);
+    revision.pods.push(at(&two));
+    apply(&api, &revision);
+    activator.has_instances(2).await;
+    remove_slice(&api, 0);
+    activator.has_instances(1).await;
+    assert!(answers(&activator, "two").await);
+    let revisions = Resource::new("serving.knative.dev/v1", "revisions");
+    api.delete(&revisions, "default", "f-00001");
+    activator
+        .has("weir_revisions", &[], |value| value == 0.0)
+        .await;
+    // It reads, and nothing else; and no more than it has use for.
+    for request in api.requests() {
+        let is_expected = [
+            "/apis/serving.knative.dev/v1/revisions?",
+            "/apis/discovery.k8s.io/v1/endpointslices?",
+        ]
+        .iter()
+        .any(|path| request.starts_with(&format!("GET {path}")));
+        assert!(is_expected, "{request}");
+    }
+}
+
+#[tokio::test]
+async fn until_both_lists_are_there_it_is_not_ready_and_passes_requests_on() {
+    let api = ApiServer::start().await;
+    api.set_failing(true);
+    let knative = App::saying("knative").await;
+    let pod = named("pod").await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&pod)];
+    apply(&api, &revision);
+    let activator = reading(&api)
+        .arguments(&["--pass-to", &at(&knative).to_string()])
+        .start()
+        .await;
+    let probe = "GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: kube-probe/1.33\r\n\r\n";
+    let mut client = activator.connect().await;
+    let answer = client.request(probe).await;
+    assert_eq!(answer.status(), 500);
+    assert!(answer.text().contains("not complete"), "{}", answer.text());
+    assert!(answers(&activator, "knative").await);
+    let labels = ["reason=\"view-incomplete\""];
+    activator
+        .has("weir_passed_through_total", &labels, |value| value == 1.0)
+        .await;
+    activator
+        .has("weir_view_failures_total", &["unreachable"], |value| {
+            value >= 1.0
+        })
+        .await;
+    api.set_failing(false);
+    activator.has_instances(1).await;
+    assert_eq!(client.request(probe).await.status(), 200);
+    assert!(answers(&activator, "pod").await);
+}
+
+#[tokio::test]
+async fn while_the_api_is_away_the_last_view_holds_and_then_it_is_listed_anew() {
+    let api = ApiServer::start().await;
+    let (one, two) = (named("one").await, named("two").await);
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&one)];
+    apply(&api, &revision);
+    let activator = reading(&api).start().await;
+    activator.has_instances(1).await;
+    api.set_failing(true);
+    api.end_watches();
+    activator
+        .has("weir_view_failures_total", &["unreachable"], |value| {
+            value >= 1.0
+        })
+        .await;
+    assert!(answers(&activator, "one").await);
+    revision.pods = vec![at(&two)];
+    apply(&api, &revision);
+    // The version from which it watched is forgotten meanwhile.
+    api.compact();
+    assert!(answers(&activator, "one").await);
+    api.set_failing(false);
+    let begin = tokio::time::Instant::now();
+    while !answers(&activator, "two").await {
+        assert!(begin.elapsed() < PATIENCE, "{}", activator.stderr());
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_used_stays_as_it_was() {
+    let api = ApiServer::start().await;
+    let pod = named("pod").await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&pod)];
+    apply(&api, &revision);
+    let activator = reading(&api).start().await;
+    activator.has_instances(1).await;
+    let (slices, mut slice) = revision.objects().pop().unwrap();
+    slice["endpoints"][0]["addresses"][0] = "10.0.0.256".into();
+    api.apply(&slices, slice);
+    activator
+        .has("weir_view_failures_total", &["unusable"], |value| {
+            value == 1.0
+        })
+        .await;
+    assert!(answers(&activator, "pod").await);
+}
+
+#[tokio::test]
+async fn an_api_that_is_behind_sends_no_request_to_a_pod_that_is_gone() {
+    let api = ApiServer::start().await;
+    let (gone, stays) = (named("gone").await, named("stays").await);
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&gone), at(&stays)];
+    apply(&api, &revision);
+    let activator = reading(&api).start().await;
+    activator.has_instances(2).await;
+    api.set_lag(Duration::from_secs(30));
+    remove_slice(&api, 0);
+    drop(gone);
+    for _ in 0..20 {
+        assert!(answers(&activator, "stays").await);
+    }
+    eventually("all are at the pod that stays", || stays.seen.count() >= 20).await;
+}
+
+#[tokio::test]
+async fn without_an_api_it_ends_with_one_sentence() {
+    let (status, stderr) = activator().without_manifests().run_to_end(PATIENCE).await;
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    let expected = "activator-ext: no Kubernetes API is known, in the cluster or by KUBECONFIG: ";
+    assert!(stderr.starts_with(expected), "{stderr}");
+}
