@@ -8,13 +8,15 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use proxy::body::ProxyBody;
+use proxy::client_tls::TrustStore;
 use proxy::connection::{Client, Handler};
+use proxy::tls::Tls;
 use proxy::{respond, scrape};
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
 use crate::autoscaler::Reports;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, ProcessFigures};
 use crate::registry::Registry;
 use crate::source::SourceFailures;
 
@@ -38,6 +40,10 @@ pub(crate) struct Scrape {
     pub(crate) reports: Arc<Reports>,
     /// What went wrong at the view's source.
     pub(crate) failed: Arc<SourceFailures>,
+    /// The serving certificate, which is watched.
+    pub(crate) tls: Option<Arc<Tls>>,
+    /// The authorities of the pods' certificates, which are watched.
+    pub(crate) trust: Option<Arc<TrustStore>>,
     /// Knative's instruments, where they are served for scraping.
     pub(crate) knative: Option<prometheus::Registry>,
 }
@@ -98,11 +104,16 @@ impl Handler for Scrape {
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
         scrape::answer(&request, "/metrics", || {
+            let tls = self.tls.as_ref().map(|tls| tls.reload_failures());
+            let trust = self.trust.as_ref().map(|trust| trust.reload_failures());
             let mut families = self.metrics.gather(
                 |visit| self.registry.figures(visit),
-                self.registry.served().len(),
-                &self.reports,
-                &self.failed,
+                &ProcessFigures {
+                    revisions: self.registry.served().len(),
+                    reports: &self.reports,
+                    failed: &self.failed,
+                    certificate_failures: tls.unwrap_or(0) + trust.unwrap_or(0),
+                },
             );
             families.extend(self.knative.iter().flat_map(prometheus::Registry::gather));
             scrape::metrics(&families)

@@ -37,6 +37,7 @@ use proxy::env::ProcessEnvironment;
 use proxy::limits::Limits;
 use proxy::process::{self, Servers, Signals, complain, print};
 use proxy::process_log::Identity;
+use proxy::profiling::{PROFILING_PORT, Profiling};
 use proxy::telemetry::{Telemetry, TelemetryError};
 use proxy::tls::{self, Tls, TlsError};
 use proxy::{lines, listen};
@@ -136,6 +137,11 @@ enum StartError {
 async fn run(config: Config) -> Result<ExitCode, StartError> {
     let scrapes = listen::listen(config.bind, METRICS_PORT)?;
     let functions = listen::listen(config.bind_functions, FUNCTIONS_PORT)?;
+    let profiles = if config.observability.profiling {
+        Some(listen::listen(config.bind, PROFILING_PORT)?)
+    } else {
+        None
+    };
     let mut signals = Signals::take()?;
     let limits = Limits::default();
     let clock = Clock::start();
@@ -145,16 +151,10 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     // OTLP over HTTP sets up a client that blocks.
     let start = tokio::task::spawn_blocking(move || Instruments::start(&observability, &pod));
     let (instruments, telemetry) = start.await??;
-    let tls = Tls::read(&config.certificates, &tls::Settings::default())?;
-    // With a serving certificate and its authority requests go to pods by TLS as well, as by Knative's activator.
-    let authority = config.certificates.join(AUTHORITY);
-    let trust = if tls.is_some() && authority.exists() {
-        Some(TrustStore::read(vec![
-            authority,
-            config.trust_bundles.clone(),
-        ])?)
-    } else {
-        None
+    let (tls, trust) = encryption(&config)?;
+    let secure = match &tls {
+        Some(tls) => Some((listen::listen(config.bind, TLS_PORT)?, Arc::clone(tls))),
+        None => None,
     };
     let registry = Registry::new(
         clock,
@@ -205,16 +205,8 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     for listener in listeners {
         servers.serve(listener?, None, &data);
     }
-    if let Some(tls) = tls {
-        servers.serve(
-            listen::listen(config.bind, TLS_PORT)?,
-            Some(Arc::clone(&tls)),
-            &data,
-        );
-        tokio::spawn(tls.run_reload());
-    }
-    if let Some(trust) = trust {
-        tokio::spawn(trust.run_reload());
+    if let Some(listener) = profiles {
+        servers.serve(listener, None, &Arc::<Profiling>::default());
     }
     let described = Arc::new(Functions::new(Arc::clone(&registry)));
     servers.serve(functions, None, &described);
@@ -224,8 +216,17 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         reports,
         failed,
         knative: telemetry.registry.clone(),
+        tls,
+        trust: trust.clone(),
     });
     servers.serve(scrapes, None, &scrape);
+    if let Some((listener, tls)) = secure {
+        tokio::spawn(Arc::clone(&tls).run_reload());
+        servers.serve(listener, Some(tls), &data);
+    }
+    if let Some(trust) = trust {
+        tokio::spawn(trust.run_reload());
+    }
     tokio::spawn(sweep(Arc::clone(&data)));
     tracing::info!(bind = %config.bind, "activator-ext is listening");
 
@@ -235,6 +236,22 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         code = drain(&data, servers, config.quiet, telemetry) => code,
         () = signals.next() => ExitCode::FAILURE,
     })
+}
+
+/// Returns the serving certificate, and the authorities of the pods' certificates. With both, requests go to pods by TLS as
+/// well, as by Knative's activator.
+#[expect(
+    clippy::type_complexity,
+    reason = "two parts, each of which may be missing"
+)]
+fn encryption(config: &Config) -> Result<(Option<Arc<Tls>>, Option<Arc<TrustStore>>), TlsError> {
+    let tls = Tls::read(&config.certificates, &tls::Settings::default())?;
+    let authority = config.certificates.join(AUTHORITY);
+    if tls.is_none() || !authority.exists() {
+        return Ok((tls, None));
+    }
+    let trust = TrustStore::read(vec![authority, config.trust_bundles.clone()])?;
+    Ok((tls, Some(trust)))
 }
 
 /// Serves on until no request has come for so long, and what is open has ended.

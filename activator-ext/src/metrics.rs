@@ -87,6 +87,7 @@ pub(crate) struct Metrics {
     passed: [IntCounter; PassReason::ALL.len()],
     reports: IntCounterVec,
     view_failures: IntCounterVec,
+    certificate_failures: IntCounter,
     dropped_lines: IntCounter,
     revisions: IntGauge,
 }
@@ -99,6 +100,19 @@ pub(crate) struct RevisionMetrics {
     in_time: Option<(IntCounter, Span)>,
     hold: Histogram,
     cold_start: Histogram,
+}
+
+/// The process's figures as they stand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProcessFigures<'a> {
+    /// Revisions that are served here.
+    pub(crate) revisions: usize,
+    /// What became of reports.
+    pub(crate) reports: &'a Reports,
+    /// What went wrong at the view's source.
+    pub(crate) failed: &'a SourceFailures,
+    /// Changed certificates and authorities that could not be used.
+    pub(crate) certificate_failures: u64,
 }
 
 /// A function's figures as they stand.
@@ -225,6 +239,10 @@ impl Metrics {
                 "Reports to the autoscaler, by what became of them.",
                 &["outcome"],
             )?,
+            certificate_failures: single(
+                "weir_certificate_reload_failures_total",
+                "Changed certificates and authorities that could not be used.",
+            )?,
             dropped_lines: single(
                 "weir_log_lines_dropped_total",
                 "Lines that standard output did not take in time.",
@@ -284,9 +302,7 @@ impl Metrics {
     pub(crate) fn gather(
         &self,
         functions: impl FnOnce(&mut dyn FnMut(FunctionFigures<'_>)),
-        revisions: usize,
-        reports: &Reports,
-        failed: &SourceFailures,
+        process: &ProcessFigures<'_>,
     ) -> Vec<MetricFamily> {
         // A function that is gone has no figures.
         self.waiting.reset();
@@ -315,22 +331,23 @@ impl Metrics {
             }
         });
         self.revisions
-            .set(i64::try_from(revisions).unwrap_or(i64::MAX));
+            .set(i64::try_from(process.revisions).unwrap_or(i64::MAX));
         for (outcome, count) in [
-            ("sent", &reports.sent),
-            ("dropped", &reports.dropped),
-            ("failed", &reports.failures),
+            ("sent", &process.reports.sent),
+            ("dropped", &process.reports.dropped),
+            ("failed", &process.reports.failures),
         ] {
             let counter = self.reports.with_label_values(&[outcome]);
             raise(&counter, count.load(Ordering::Relaxed));
         }
         for (reason, count) in [
-            ("unreachable", &failed.unreachable),
-            ("unusable", &failed.unusable),
+            ("unreachable", &process.failed.unreachable),
+            ("unusable", &process.failed.unusable),
         ] {
             let counter = self.view_failures.with_label_values(&[reason]);
             raise(&counter, count.load(Ordering::Relaxed));
         }
+        raise(&self.certificate_failures, process.certificate_failures);
         raise(&self.dropped_lines, proxy::lines::stdout().dropped());
         self.registry.gather()
     }

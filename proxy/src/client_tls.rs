@@ -278,3 +278,71 @@ impl ServerCertVerifier for BothNames {
         algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
+    use rustls::ServerConfig;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    const NAME: &str = "data-plane.knative.dev";
+
+    fn certificate() -> CertifiedKey<KeyPair> {
+        let names = vec![NAME.to_owned(), "kn-user-a".to_owned()];
+        generate_simple_self_signed(names).unwrap()
+    }
+
+    /// Whether hands are shaken with a server that has this certificate.
+    async fn shakes_hands(tls: &ClientTls, own: &CertifiedKey<KeyPair>) -> bool {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let key = own.signing_key.serialize_der().try_into().unwrap();
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = async {
+            let (socket, _) = listener.accept().await.unwrap();
+            TlsAcceptor::from(Arc::new(config)).accept(socket).await
+        };
+        let client = async {
+            let socket = TcpStream::connect(address).await.unwrap();
+            tls.connect(Socket::of(socket).0, false).await.is_ok()
+        };
+        tokio::join!(client, server).0
+    }
+
+    #[tokio::test]
+    async fn authorities_are_read_again_and_a_bad_one_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.crt");
+        let missing = folder.path().join("bundles");
+        let store = TrustStore::read(vec![file.clone(), missing]).unwrap();
+        let tls = ClientTls::new(Arc::clone(&store), NAME, "kn-user-a".to_owned()).unwrap();
+        let (old, new) = (certificate(), certificate());
+        assert!(!shakes_hands(&tls, &old).await, "nothing is trusted yet");
+        std::fs::write(&file, old.cert.pem()).unwrap();
+        store.reload();
+        assert!(shakes_hands(&tls, &old).await);
+        assert!(!shakes_hands(&tls, &new).await);
+        std::fs::write(&file, "-----BEGIN CERTIFICATE-----").unwrap();
+        store.reload();
+        assert!(shakes_hands(&tls, &old).await);
+        assert_eq!(store.reload_failures(), 1);
+        std::fs::write(&file, new.cert.pem() + &old.cert.pem()).unwrap();
+        store.reload();
+        assert!(shakes_hands(&tls, &old).await && shakes_hands(&tls, &new).await);
+    }
+
+    #[test]
+    fn a_name_that_is_none_of_dns_is_refused() {
+        let store = TrustStore::read(Vec::new()).unwrap();
+        assert!(ClientTls::new(store, NAME, "kn-user-a b".to_owned()).is_err());
+    }
+}

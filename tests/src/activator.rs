@@ -128,7 +128,9 @@ impl Revision {
         std::iter::once((revisions, revision)).chain(pods).collect()
     }
 
-    fn manifest(&self) -> String {
+    /// The same, as they stand in a manifest.
+    #[must_use]
+    pub fn manifest(&self) -> String {
         let objects = self.objects().into_iter();
         // JSON is YAML.
         let documents: Vec<_> = objects.map(|(_, object)| object.to_string()).collect();
@@ -190,6 +192,17 @@ impl Builder {
         self
     }
 
+    /// The folder from which it reads its certificate.
+    ///
+    /// # Panics
+    /// If the folder cannot be made.
+    #[must_use]
+    pub fn certificates(&self) -> PathBuf {
+        let folder = self.folder.path().join("certs");
+        fs::create_dir_all(&folder).expect("a folder for certificates");
+        folder
+    }
+
     /// Makes it read the Kubernetes API in place of manifests.
     ///
     /// # Panics
@@ -247,6 +260,7 @@ impl Builder {
 
     fn spawn(self) -> Activator {
         let stderr = fs::File::create(self.folder.path().join("stderr"));
+        let stdout = fs::File::create(self.folder.path().join("stdout"));
         let mut command = Command::new(&self.binary);
         command.arg("data");
         if self.has_manifests {
@@ -256,9 +270,11 @@ impl Builder {
         let child = command
             .args(&self.arguments)
             .env_clear()
+            .env("WEIR_CERTIFICATES", self.folder.path().join("certs"))
+            .env("WEIR_TRUST_BUNDLES", self.folder.path().join("bundles"))
             .envs(&self.environment)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(stdout.expect("a file for stdout"))
             .stderr(stderr.expect("a file for stderr"))
             .kill_on_drop(true)
             .spawn()
@@ -291,6 +307,12 @@ impl Activator {
     /// Changes a manifest.
     pub fn set_manifest(&self, name: &str, text: &str) {
         write(self.folder.path(), name, text);
+    }
+
+    /// What it wrote on stdout so far.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(self.folder.path().join("stdout")).unwrap_or_default()
     }
 
     /// What it wrote on stderr so far.

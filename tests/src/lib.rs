@@ -17,6 +17,7 @@
 pub mod activator;
 pub mod app;
 pub mod app2;
+pub mod bench;
 pub mod client;
 pub mod client2;
 pub mod collector;

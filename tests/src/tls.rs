@@ -36,10 +36,25 @@ impl Certificate {
     /// If none can be made.
     #[must_use]
     pub fn new() -> Self {
-        let names = vec![NAME.to_owned(), "kn-user-default".to_owned()];
+        Self::of(&[NAME, "kn-user-default"])
+    }
+
+    /// A new one with these names.
+    ///
+    /// # Panics
+    /// If none can be made.
+    #[must_use]
+    pub fn of(names: &[&str]) -> Self {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         Self {
             made: generate_simple_self_signed(names).expect("a certificate"),
         }
+    }
+
+    /// In PEM, for whoever is to trust it.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        self.made.cert.pem()
     }
 
     /// Writes `tls.crt` and `tls.key`, each in one step, as the kubelet does it.
@@ -48,7 +63,7 @@ impl Certificate {
     /// If the folder cannot be written.
     pub fn write(&self, folder: &Path) {
         for (name, text) in [
-            ("tls.crt", self.made.cert.pem()),
+            ("tls.crt", self.pem()),
             ("tls.key", self.made.signing_key.serialize_pem()),
         ] {
             let new = folder.join(format!("{name}.new"));

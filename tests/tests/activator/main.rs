@@ -10,6 +10,8 @@ mod health;
 mod kubernetes;
 mod queue;
 mod scaling;
+mod telemetry;
+mod tls;
 mod usage;
 
 use std::net::SocketAddr;

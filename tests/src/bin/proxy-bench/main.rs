@@ -13,10 +13,6 @@
     reason = "a command-line program"
 )]
 
-mod app;
-mod load;
-mod process;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,8 +20,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::load::{Latency, Protocol};
-use crate::process::{Kind, Running};
+use tests::bench::figures::{
+    CLIENTS, Figures, PROTOCOLS, RATE, Shown, cell, measure, median, open_rate, saturate, title,
+};
+use tests::bench::load::Protocol;
+use tests::bench::process::Kind;
+use tests::bench::{app, load, process};
 
 const USAGE: &str = "usage: proxy-bench [--rounds N] [--seconds S] [--weir BINARY] [--before BINARY]\n\
     --rounds N     how often each proxy has its turn, 1 to 99 (3)\n\
@@ -33,20 +33,11 @@ const USAGE: &str = "usage: proxy-bench [--rounds N] [--seconds S] [--weir BINAR
     --weir BINARY  the queue-proxy to measure (the release build beside this program)\n\
     --before BINARY  an earlier build: only the two are measured, in turn, at saturation, and their ratio is printed\n\
     KNATIVE_QUEUE_PROXY names Knative's own, to be measured too";
-/// Connections of HTTP/1, or streams of HTTP/2, that are always busy at saturation.
-const CLIENTS: usize = 32;
-/// Requests a second where arrivals do not wait for answers.
-const RATE: u32 = 1_000;
-/// Of bodies above this many bytes …
-const LARGE_BYTES: usize = 64 * 1024;
-/// … so many requests a second, which the machine can carry.
-const LARGE_RATE: u32 = 100;
 /// Connections with a request that takes a while, for the resident memory.
 const BUSY: usize = 1_000;
 /// CPU time a second that a cluster gives the sidecar: 100m.
 const QUOTA_PERCENT: u32 = 10;
 const BODIES: [usize; 3] = [0, 64 * 1024, 1024 * 1024];
-const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 struct Options {
     rounds: usize,
@@ -54,18 +45,6 @@ struct Options {
     weir: PathBuf,
     before: Option<PathBuf>,
 }
-
-/// What one load showed.
-#[derive(Debug, Clone, Copy)]
-struct Shown {
-    cpu_us: f64,
-    rate: f64,
-    saturated: Latency,
-    open: Latency,
-}
-
-/// All figures by proxy and by what they are of.
-type Figures<T> = BTreeMap<(usize, String), Vec<T>>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -236,63 +215,6 @@ async fn bench(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn title(protocol: Protocol, bytes: usize) -> String {
-    let protocol = match protocol {
-        Protocol::Http1 => "HTTP/1.1",
-        Protocol::Http2 => "h2c",
-    };
-    format!("{protocol}, {bytes} B")
-}
-
-/// Returns how many requests with such bodies a second there are in the open loop.
-const fn open_rate(bytes: usize) -> u32 {
-    if bytes > LARGE_BYTES {
-        LARGE_RATE
-    } else {
-        RATE
-    }
-}
-
-/// Returns what a request took of CPU, in µs, how many there were a second, and their latencies.
-async fn saturate(
-    running: &Running,
-    protocol: Protocol,
-    bytes: usize,
-    span: Duration,
-) -> anyhow::Result<(f64, f64, Latency)> {
-    let address = running.address_of(protocol);
-    // Connections, caches and estimates are warm before anything counts.
-    load::saturate(address, protocol, bytes, CLIENTS, span / 8).await?;
-    let before = running.cpu_seconds();
-    let (count, saturated) = load::saturate(address, protocol, bytes, CLIENTS, span).await?;
-    let cpu = running.cpu_seconds() - before;
-    let rate = count as f64 / span.as_secs_f64();
-    Ok((cpu * 1e6 / count as f64, rate, saturated))
-}
-
-async fn measure(
-    running: &Running,
-    protocol: Protocol,
-    bytes: usize,
-    span: Duration,
-) -> anyhow::Result<Shown> {
-    let (cpu_us, rate, saturated) = saturate(running, protocol, bytes, span).await?;
-    let address = running.address_of(protocol);
-    let open = load::at_rate(address, protocol, bytes, open_rate(bytes), span).await?;
-    Ok(Shown {
-        cpu_us,
-        rate,
-        saturated,
-        open,
-    })
-}
-
-fn median<T: Copy>(values: Option<&Vec<T>>, figure: impl Fn(&T) -> f64) -> Option<f64> {
-    let mut figures: Vec<f64> = values?.iter().map(figure).collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied()
-}
-
 fn print(
     options: &Options,
     kinds: &[Kind],
@@ -363,8 +285,4 @@ fn print(
             "\nNo CPU quota can be set here: that takes a control group that this process may write."
         );
     }
-}
-
-fn cell(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
 }

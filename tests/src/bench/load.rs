@@ -16,20 +16,22 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
+/// The host that all requests name: that by which activators know the revision.
+pub const HOST: &str = "bench-00001.default.svc.cluster.local";
 /// HTTP/2 streams share so many connections.
 const HTTP2_CONNECTIONS: usize = 4;
 /// Connections that requests at a rate find open.
 const OPEN_AT_RATE: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
     Http1,
     Http2,
 }
 
 /// Of all requests of a load, from the moment they were due.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Latency {
+pub struct Latency {
     pub p50_us: f64,
     pub p99_us: f64,
 }
@@ -52,7 +54,7 @@ impl Latency {
 /// One client, with one request at a time.
 enum Client {
     Http1(TcpStream, Vec<u8>),
-    Http2(SendRequest<Empty<Bytes>>, SocketAddr),
+    Http2(SendRequest<Empty<Bytes>>),
 }
 
 impl Client {
@@ -69,7 +71,7 @@ impl Client {
             .handshake(TokioIo::new(stream))
             .await?;
         tokio::spawn(connection);
-        Ok(Self::Http2(sender, address))
+        Ok(Self::Http2(sender))
     }
 
     /// As many as `count`, which share connections where the protocol allows it.
@@ -83,7 +85,7 @@ impl Client {
             let shared = clients
                 .get(n % HTTP2_CONNECTIONS)
                 .and_then(|client| match client {
-                    Self::Http2(sender, address) => Some(Self::Http2(sender.clone(), *address)),
+                    Self::Http2(sender) => Some(Self::Http2(sender.clone())),
                     Self::Http1(..) => None,
                 });
             clients.push(match shared {
@@ -97,12 +99,12 @@ impl Client {
     async fn get(&mut self, bytes: usize) -> anyhow::Result<()> {
         match self {
             Self::Http1(stream, buffer) => {
-                let request = format!("GET /{bytes} HTTP/1.1\r\nHost: bench\r\n\r\n");
+                let request = format!("GET /{bytes} HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
                 stream.write_all(request.as_bytes()).await?;
                 read_response(stream, buffer, bytes).await
             }
-            Self::Http2(sender, address) => {
-                let request = Request::get(format!("http://{address}/{bytes}"));
+            Self::Http2(sender) => {
+                let request = Request::get(format!("http://{HOST}/{bytes}"));
                 let response = sender.send_request(request.body(Empty::new())?).await?;
                 anyhow::ensure!(response.status() == 200, "{}", response.status());
                 let body = response.into_body().collect().await?.to_bytes();
@@ -141,7 +143,7 @@ async fn read_response(
 }
 
 /// `clients` with a request each, at all times; how many were answered.
-pub(crate) async fn saturate(
+pub async fn saturate(
     address: SocketAddr,
     protocol: Protocol,
     bytes: usize,
@@ -169,7 +171,7 @@ pub(crate) async fn saturate(
 }
 
 /// `rate` requests a second, whether or not those before them have been answered.
-pub(crate) async fn at_rate(
+pub async fn at_rate(
     address: SocketAddr,
     protocol: Protocol,
     bytes: usize,
@@ -214,15 +216,15 @@ pub(crate) async fn at_rate(
 }
 
 /// Connections that all have a request under way when this returns.
-pub(crate) async fn hold(address: SocketAddr, count: usize) -> anyhow::Result<Vec<TcpStream>> {
+pub async fn hold(address: SocketAddr, count: usize) -> anyhow::Result<Vec<TcpStream>> {
     let mut held = Vec::with_capacity(count);
     for _ in 0..count {
         let mut stream = TcpStream::connect(address).await?;
         stream
-            .write_all(b"GET /hold HTTP/1.1\r\nHost: bench\r\n\r\n")
+            .write_all(format!("GET /hold HTTP/1.1\r\nHost: {HOST}\r\n\r\n").as_bytes())
             .await?;
         held.push(stream);
     }
-    tokio::time::sleep(crate::app::HOLD / 3).await;
+    tokio::time::sleep(super::app::HOLD / 3).await;
     Ok(held)
 }

@@ -12,7 +12,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use crate::load::Protocol;
+use super::load::{HOST, Protocol};
+use crate::activator::Revision;
 
 /// A proxy that is not ready by then is broken.
 const READY_MAX: Duration = Duration::from_secs(10);
@@ -22,7 +23,7 @@ const PORT: u16 = 8012;
 
 /// What is measured.
 #[derive(Debug, Clone)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// No proxy: what all others are compared with.
     Direct,
     /// Weir's queue-proxy, and whether an objective is set.
@@ -31,10 +32,13 @@ pub(crate) enum Kind {
     HaProxy,
     /// Knative's queue-proxy.
     Knative(PathBuf),
+    /// Weir's activator-ext, in front of a revision with an objective.
+    Activator(PathBuf),
+    Envoy(PathBuf),
 }
 
 /// All that can be measured here.
-pub(crate) fn available(weir: &Path) -> Vec<Kind> {
+pub fn available(weir: &Path) -> Vec<Kind> {
     let mut kinds = vec![
         Kind::Direct,
         Kind::Weir(weir.to_owned(), false),
@@ -52,7 +56,9 @@ pub(crate) fn available(weir: &Path) -> Vec<Kind> {
     kinds
 }
 
-fn is_installed(program: &str) -> bool {
+/// Whether a program is installed.
+#[must_use]
+pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
         || Path::new("/usr/sbin").join(program).is_file()
@@ -60,18 +66,18 @@ fn is_installed(program: &str) -> bool {
 
 /// The user container's process. Killed when dropped.
 #[derive(Debug)]
-pub(crate) struct App {
+pub struct App {
     pub port: u16,
     _child: Child,
 }
 
 impl App {
-    pub(crate) async fn start() -> anyhow::Result<Self> {
+    pub async fn start() -> anyhow::Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
         let child = Command::new(std::env::current_exe()?)
-            .args([crate::app::ROLE, &port.to_string()])
+            .args([super::app::ROLE, &port.to_string()])
             .kill_on_drop(true)
             .spawn()?;
         answered(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
@@ -84,7 +90,7 @@ impl App {
 
 /// A proxy's process, with its configuration. Killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     pub address: SocketAddr,
     /// From the start of the process to its first answer.
     pub started_in: Duration,
@@ -112,7 +118,7 @@ impl Drop for Running {
 }
 
 impl Kind {
-    pub(crate) const fn name(&self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         match self {
             Self::Direct => "no proxy",
             Self::Weir(_, false) => "Weir",
@@ -120,10 +126,12 @@ impl Kind {
             Self::Nginx => "nginx",
             Self::HaProxy => "HAProxy",
             Self::Knative(_) => "Knative",
+            Self::Activator(_) => "Weir's activator-ext",
+            Self::Envoy(_) => "Envoy",
         }
     }
 
-    pub(crate) async fn start(&self, app: u16, quota: Option<&Quota>) -> anyhow::Result<Running> {
+    pub async fn start(&self, app: u16, quota: Option<&Quota>) -> anyhow::Result<Running> {
         let folder = TempDir::new()?;
         let ip = IpAddr::V4(Ipv4Addr::new(127, 0, 9, 1));
         let mut command = match self {
@@ -146,8 +154,30 @@ impl Kind {
                 command
             }
             Self::Knative(binary) => queue_proxy(binary, ip, app),
-            Self::Nginx => configured(&folder, "nginx", &["-c"], &nginx(ip, app, folder.path()))?,
-            Self::HaProxy => configured(&folder, "haproxy", &["-db", "-f"], &haproxy(ip, app))?,
+            Self::Nginx => configured(
+                &folder,
+                Path::new("nginx"),
+                &["-c"],
+                &nginx(ip, app, folder.path()),
+            )?,
+            Self::Activator(binary) => activator(binary, ip, app, folder.path())?,
+            Self::Envoy(binary) => {
+                let mut command = configured(&folder, binary, &["-c"], &envoy(ip, app))?;
+                command.args([
+                    "--concurrency",
+                    "1",
+                    "--log-level",
+                    "off",
+                    "--disable-hot-restart",
+                ]);
+                command
+            }
+            Self::HaProxy => configured(
+                &folder,
+                Path::new("haproxy"),
+                &["-db", "-f"],
+                &haproxy(ip, app),
+            )?,
         };
         command
             .stdin(Stdio::null())
@@ -185,7 +215,7 @@ async fn answered(address: SocketAddr) -> anyhow::Result<()> {
     loop {
         if let Ok(mut stream) = TcpStream::connect(address).await {
             stream
-                .write_all(b"GET /0 HTTP/1.1\r\nHost: bench\r\n\r\n")
+                .write_all(format!("GET /0 HTTP/1.1\r\nHost: {HOST}\r\n\r\n").as_bytes())
                 .await?;
             let mut answer = [0; 12];
             if stream.read_exact(&mut answer).await.is_ok() && answer == *b"HTTP/1.1 200" {
@@ -222,11 +252,12 @@ fn queue_proxy(binary: &Path, ip: IpAddr, app: u16) -> Command {
 
 fn configured(
     folder: &TempDir,
-    program: &str,
+    program: &Path,
     arguments: &[&str],
     text: &str,
 ) -> anyhow::Result<Command> {
-    let file = folder.path().join("configuration");
+    // Envoy looks at the extension, and JSON is YAML.
+    let file = folder.path().join("configuration.yaml");
     fs::write(&file, text)?;
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
@@ -261,6 +292,72 @@ http {{
     )
 }
 
+/// activator-ext before one pod, which takes as many requests as come.
+fn activator(binary: &Path, ip: IpAddr, app: u16, folder: &Path) -> anyhow::Result<Command> {
+    let mut revision = Revision::new("bench-00001");
+    revision.concurrency = 2_000;
+    revision.pods = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, app))];
+    fs::write(folder.join("bench.json"), revision.manifest())?;
+    Ok(activator_of(binary, ip, folder))
+}
+
+/// Weir's activator-ext at an address, with a folder of manifests.
+#[must_use]
+pub fn activator_of(binary: &Path, ip: IpAddr, manifests: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command
+        .env_clear()
+        .env("WEIR_BIND", ip.to_string())
+        .env("SERVING_LOGGING_LEVEL", "error")
+        .args(["data", "--manifests"])
+        .arg(manifests);
+    command
+}
+
+/// One listener for both protocols; upstream the one of the client.
+fn envoy(ip: IpAddr, app: u16) -> String {
+    let address = |ip: &str, port: u16| serde_json::json!({"socket_address": {"address": ip, "port_value": port}});
+    let types = "type.googleapis.com/envoy.extensions";
+    serde_json::json!({
+        "static_resources": {
+            "listeners": [{
+                "address": address(&ip.to_string(), PORT),
+                "filter_chains": [{"filters": [{
+                    "name": "envoy.filters.network.http_connection_manager",
+                    "typed_config": {
+                        "@type": format!("{types}.filters.network.http_connection_manager.v3.HttpConnectionManager"),
+                        "stat_prefix": "bench",
+                        "route_config": {"virtual_hosts": [{
+                            "name": "all", "domains": ["*"],
+                            "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "app"}}],
+                        }]},
+                        "http_filters": [{
+                            "name": "envoy.filters.http.router",
+                            "typed_config": {"@type": format!("{types}.filters.http.router.v3.Router")},
+                        }],
+                    },
+                }]}],
+            }],
+            "clusters": [{
+                "name": "app",
+                "connect_timeout": "1s",
+                "circuit_breakers": {"thresholds": [{"max_connections": 20_000, "max_pending_requests": 20_000, "max_requests": 20_000}]},
+                "typed_extension_protocol_options": {
+                    "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                        "@type": format!("{types}.upstreams.http.v3.HttpProtocolOptions"),
+                        "use_downstream_protocol_config": {"http2_protocol_options": {}},
+                    },
+                },
+                "load_assignment": {
+                    "cluster_name": "app",
+                    "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address("127.0.0.1", app)}}]}],
+                },
+            }],
+        },
+    })
+    .to_string()
+}
+
 fn haproxy(ip: IpAddr, app: u16) -> String {
     format!(
         "global
@@ -290,7 +387,7 @@ backend app2
 
 impl Running {
     /// Where it speaks a protocol: nginx and HAProxy have a port for each.
-    pub(crate) fn address_of(&self, protocol: Protocol) -> SocketAddr {
+    pub fn address_of(&self, protocol: Protocol) -> SocketAddr {
         let mut address = self.address;
         if self.has_two_ports && protocol == Protocol::Http2 {
             address.set_port(PORT + 1);
@@ -299,7 +396,7 @@ impl Running {
     }
 
     /// CPU time of the process and its children so far.
-    pub(crate) fn cpu_seconds(&self) -> f64 {
+    pub fn cpu_seconds(&self) -> f64 {
         let ticks = |pid: u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             let (_, rest) = stat.rsplit_once(')')?;
@@ -309,19 +406,23 @@ impl Running {
         self.tree().into_iter().filter_map(ticks).sum::<f64>() / TICKS
     }
 
-    /// Resident memory of the process and its children.
-    pub(crate) fn resident_mebibytes(&self) -> f64 {
-        let kibibytes = |pid: u32| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-            line.split_whitespace().nth(1)?.parse::<f64>().ok()
-        };
-        self.tree().into_iter().filter_map(kibibytes).sum::<f64>() / 1024.0
+    /// Resident memory of the process and its children, in MiB.
+    pub fn resident_mebibytes(&self) -> f64 {
+        let kibibytes = self.tree().into_iter().filter_map(resident_kibibytes);
+        kibibytes.sum::<f64>() / 1024.0
     }
 
     fn tree(&self) -> Vec<u32> {
         tree(self.child.as_ref().and_then(Child::id))
     }
+}
+
+/// Resident memory of a process, in KiB.
+#[must_use]
+pub fn resident_kibibytes(pid: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse::<f64>().ok()
 }
 
 /// A process and its children.
@@ -337,13 +438,13 @@ fn tree(pid: Option<u32>) -> Vec<u32> {
 
 /// A control group with a CPU quota. Removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Quota {
+pub struct Quota {
     folder: PathBuf,
 }
 
 impl Quota {
     /// So many per cent of one CPU; `None` where this process may not make control groups.
-    pub(crate) fn new(percent: u32) -> Option<Self> {
+    pub fn new(percent: u32) -> Option<Self> {
         let name = format!("weir-bench-{}", std::process::id());
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let (root, file, text) = if unified {
@@ -397,7 +498,7 @@ impl Drop for Quota {
 }
 
 /// What the figures are of.
-pub(crate) fn machine() -> String {
+pub fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
         .lines()

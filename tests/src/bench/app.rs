@@ -1,8 +1,10 @@
-//! The user container: a process of its own that answers at once with as many bytes as the path says.
+//! The user container: a process of its own that answers at once with as many bytes as the path says, `/hold` after 3 s,
+//! and `/turn` with the number of such requests before it. It answers an activator's probes as a queue-proxy does.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,11 +17,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
 /// The argument by which this program becomes the user container.
-pub(crate) const ROLE: &str = "--app";
+pub const ROLE: &str = "--app";
 /// `GET /hold` takes so long.
-pub(crate) const HOLD: Duration = Duration::from_secs(3);
+pub const HOLD: Duration = Duration::from_secs(3);
 
-pub(crate) async fn run(port: u16) -> ExitCode {
+pub async fn run(port: u16) -> ExitCode {
     let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await else {
         return ExitCode::FAILURE;
     };
@@ -58,6 +60,14 @@ async fn serve(stream: TcpStream) {
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     static BYTES: &[u8] = &[b'x'; 1 << 20];
     let path = request.uri().path();
+    if request.headers().contains_key("k-network-probe") {
+        return Ok(Response::new(Full::from("queue")));
+    }
+    if path == "/turn" {
+        static TURNS: AtomicU64 = AtomicU64::new(0);
+        let turn = TURNS.fetch_add(1, Ordering::Relaxed);
+        return Ok(Response::new(Full::from(turn.to_string())));
+    }
     if path == "/hold" {
         tokio::time::sleep(HOLD).await;
     }

@@ -1,0 +1,82 @@
+use tests::activator::Revision;
+use tests::collector::Collector;
+use tests::eventually;
+
+use crate::{activator, at, echoing, get};
+
+#[tokio::test]
+async fn knatives_instruments_and_the_request_log_come_as_they_are_asked_for() {
+    let pod = echoing().await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&pod)];
+    let config = r#"{"requestMetrics":{"protocol":"prometheus"},
+        "enableRequestLog":true,"requestLogTemplate":"{{.Revision.Name}} {{.Request.Method}} {{.Response.Code}}"}"#;
+    let activator = activator()
+        .revision(&revision)
+        .set("OBSERVABILITY_CONFIG", config)
+        .start()
+        .await;
+    activator.has_instances(1).await;
+    let mut client = activator.connect().await;
+    assert_eq!(client.request(get("f-00001", "/host")).await.status(), 200);
+    let is_one = |value| value == 1.0;
+    let labels = ["http_response_status_code=\"200\""];
+    activator
+        .has(
+            "http_server_request_duration_seconds_count",
+            &labels,
+            is_one,
+        )
+        .await;
+    activator
+        .has(
+            "http_client_request_duration_seconds_count",
+            &labels,
+            is_one,
+        )
+        .await;
+    let metrics = activator.metrics().await;
+    for name in ["concurrency", "queued", "active"] {
+        let name = format!("kn_revision_request_{name}");
+        let own = [
+            "kn_revision_name=\"f-00001\"",
+            "k8s_namespace_name=\"default\"",
+        ];
+        assert_eq!(metrics.value(&name, &own), Some(0.0), "{}", metrics.text());
+    }
+    let line = "f-00001 GET 200";
+    eventually("a line", || {
+        activator.stdout().lines().any(|own| own == line)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn spans_go_to_the_collector_and_on_with_the_request() {
+    let collector = Collector::http().await;
+    let pod = echoing().await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&pod)];
+    let config = format!(
+        r#"{{"tracing":{{"protocol":"http/protobuf","endpoint":"http://127.0.0.1:{}/v1/traces","samplingRate":1}}}}"#,
+        collector.port
+    );
+    let activator = activator()
+        .revision(&revision)
+        .set("OBSERVABILITY_CONFIG", config)
+        .set("OTEL_BSP_SCHEDULE_DELAY", "50")
+        .start()
+        .await;
+    activator.has_instances(1).await;
+    let mut client = activator.connect().await;
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let head = get("f-00001", "/traceparent")
+        .replace("\r\n\r\n", &format!("\r\nTraceparent: {parent}\r\n\r\n"));
+    let answer = client.request(head).await.text();
+    assert!(
+        answer.starts_with("00-0af7651916cd43dd8448eb211c80319c-"),
+        "{answer}"
+    );
+    assert_ne!(answer, parent);
+    eventually("spans", || !collector.received("/v1/traces").is_empty()).await;
+}

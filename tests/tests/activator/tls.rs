@@ -1,0 +1,130 @@
+use std::fs;
+
+use rustls::version::TLS13;
+use tests::PATIENCE;
+use tests::activator::{Activator, Builder, Revision};
+use tests::app::App;
+use tests::proxy::{self, Proxy};
+use tests::tls::{Certificate, NAME};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::{QUEUE_PROXY, activator, get};
+
+/// A pod whose queue-proxy has this certificate.
+async fn pod(app: &App, certificate: &Certificate) -> Proxy {
+    let builder = proxy::Builder::new(QUEUE_PROXY, app.port).concurrency(1);
+    certificate.write(&builder.certificates());
+    builder.start().await
+}
+
+/// An activator with a certificate of its own, which trusts that of pods.
+fn trusting(authority: &Certificate) -> Builder {
+    let builder = activator();
+    let folder = builder.certificates();
+    Certificate::new().write(&folder);
+    fs::write(folder.join("ca.crt"), authority.pem()).unwrap();
+    builder
+}
+
+async fn before(builder: Builder, pod: &Proxy) -> Activator {
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![pod.address()];
+    let activator = builder.revision(&revision).start().await;
+    // Probes stay plain.
+    activator.has_instances(1).await;
+    activator
+}
+
+#[tokio::test]
+async fn requests_go_to_pods_by_tls_and_probes_do_not() {
+    let app = App::saying("by tls").await;
+    let certificate = Certificate::new();
+    let pod = pod(&app, &certificate).await;
+    let activator = before(trusting(&certificate), &pod).await;
+    let mut client = activator.connect().await;
+    for _ in 0..3 {
+        let answer = client.request(get("f-00001", "/")).await;
+        assert_eq!((answer.status(), answer.text()), (200, "by tls".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn a_pod_with_another_certificate_gets_no_request() {
+    // For another namespace; without the name that every pod has; signed by nobody who is trusted.
+    for (shown, is_trusted) in [
+        (Certificate::of(&[NAME, "kn-user-other"]), true),
+        (Certificate::of(&["kn-user-default"]), true),
+        (Certificate::new(), false),
+    ] {
+        let app = App::saying("in vain").await;
+        let pod = pod(&app, &shown).await;
+        let other = Certificate::new();
+        let authority = if is_trusted { &shown } else { &other };
+        let activator = before(trusting(authority), &pod).await;
+        let mut client = activator.connect().await;
+        let answer = client.request(get("f-00001", "/")).await;
+        assert_eq!(answer.status(), 502);
+        assert_eq!(app.seen.count(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_trust_bundle_is_trusted_besides_the_authority() {
+    let app = App::saying("by tls").await;
+    let certificate = Certificate::new();
+    let pod = pod(&app, &certificate).await;
+    let builder = trusting(&Certificate::new());
+    let bundles = builder.certificates().with_file_name("bundles");
+    fs::create_dir(&bundles).unwrap();
+    fs::write(bundles.join("corporate.pem"), certificate.pem()).unwrap();
+    let activator = before(builder, &pod).await;
+    let mut client = activator.connect().await;
+    assert_eq!(client.request(get("f-00001", "/")).await.text(), "by tls");
+}
+
+#[tokio::test]
+async fn requests_come_by_tls_where_there_is_a_certificate() {
+    let app = App::saying("hello").await;
+    let pod = proxy::Builder::new(QUEUE_PROXY, app.port)
+        .concurrency(1)
+        .start()
+        .await;
+    let builder = activator();
+    let certificate = Certificate::new();
+    // Without an authority requests go to pods as they did.
+    certificate.write(&builder.certificates());
+    let activator = before(builder, &pod).await;
+    let mut secure = activator.address();
+    secure.set_port(8112);
+    let mut stream = certificate
+        .connect(secure, &[&TLS13], &[b"http/1.1"])
+        .await
+        .unwrap();
+    let head = get("f-00001", "/").replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hello"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn certificates_that_cannot_be_used_end_the_process_with_exit_code_2() {
+    let builder = activator();
+    let folder = builder.certificates();
+    Certificate::new().write(&folder);
+    fs::write(folder.join("tls.key"), "no key").unwrap();
+    let (status, stderr) = builder.run_to_end(PATIENCE).await;
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("certs/tls.key: "), "{stderr}");
+    let builder = trusting(&Certificate::new());
+    fs::write(builder.certificates().join("ca.crt"), "no certificate").unwrap();
+    let (status, stderr) = builder.run_to_end(PATIENCE).await;
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("certs/ca.crt: there is no certificate in it"),
+        "{stderr}"
+    );
+}
