@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use annotations::LenientSettings;
 use annotations::values::{dns_label, dns_subdomain};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::view::{Pod, Revision, RevisionName, View};
 
@@ -43,13 +43,13 @@ pub(crate) struct ObjectError {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Object {
     kind: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     metadata: Metadata,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     spec: Spec,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     ports: Vec<Port>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     endpoints: Vec<Endpoint>,
 }
 
@@ -58,7 +58,9 @@ pub(super) struct Object {
 struct Metadata {
     namespace: String,
     name: String,
+    #[serde(deserialize_with = "null_is_default")]
     labels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "null_is_default")]
     annotations: BTreeMap<String, String>,
 }
 
@@ -70,6 +72,7 @@ struct Spec {
     timeout_seconds: Option<u64>,
     response_start_timeout_seconds: u64,
     idle_timeout_seconds: u64,
+    #[serde(deserialize_with = "null_is_default")]
     containers: Vec<Container>,
 }
 
@@ -100,7 +103,9 @@ struct Port {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Endpoint {
+    #[serde(deserialize_with = "null_is_default")]
     addresses: Vec<String>,
+    #[serde(deserialize_with = "null_is_default")]
     conditions: Conditions,
 }
 
@@ -109,6 +114,15 @@ struct Endpoint {
 struct Conditions {
     ready: Option<bool>,
     terminating: Option<bool>,
+}
+
+/// Returns the default for null: the API writes what is empty that way, too.
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Returns what these objects, each with its place, say together. Kinds that are not known are not looked at.

@@ -152,6 +152,27 @@ async fn an_object_that_cannot_be_used_stays_as_it_was() {
 }
 
 #[tokio::test]
+async fn what_is_empty_may_be_null() {
+    let api = ApiServer::start().await;
+    let pod = named("pod").await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&pod)];
+    apply(&api, &revision);
+    let (slices, mut slice) = revision.objects().pop().unwrap();
+    // So the API writes a slice of a Service without pods.
+    (slice["endpoints"], slice["ports"]) = (serde_json::Value::Null, serde_json::Value::Null);
+    slice["metadata"]["name"] = "f-00001-private-empty".into();
+    api.apply(&slices, slice);
+    let activator = reading(&api).start().await;
+    activator.has_instances(1).await;
+    let unusable = activator
+        .metrics()
+        .await
+        .value("weir_view_failures_total", &["unusable"]);
+    assert_eq!(unusable, Some(0.0), "{}", activator.stderr());
+}
+
+#[tokio::test]
 async fn an_api_that_is_behind_sends_no_request_to_a_pod_that_is_gone() {
     let api = ApiServer::start().await;
     let (gone, stays) = (named("gone").await, named("stays").await);
