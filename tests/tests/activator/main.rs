@@ -10,6 +10,8 @@ mod health;
 mod kubernetes;
 mod queue;
 mod scaling;
+mod smuggling;
+mod streams;
 mod telemetry;
 mod tls;
 mod usage;

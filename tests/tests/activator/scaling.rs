@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use peers::autoscaler::{Autoscaler, Stat};
+use peers::kpa::Kpa;
 use tests::activator::{Activator, Revision};
 use tests::client::Client;
 use tests::eventually;
@@ -125,6 +126,39 @@ async fn item_141_a_pod_that_is_deleted_fails_no_request() {
     activator.has_instances(1).await;
     load.goes_on(30).await;
     assert!(load.end().await.is_empty());
+}
+
+#[tokio::test]
+async fn item_143_an_idle_client_keeps_no_revision_from_zero() {
+    let autoscaler = Autoscaler::start().await;
+    let pod = Pod::start().await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![pod.address()];
+    let activator = activator()
+        .revision(&revision)
+        .arguments(&["--autoscaler", &autoscaler.url()])
+        .start()
+        .await;
+    activator.has_instances(1).await;
+    let mut client = activator.connect().await;
+    assert_eq!(client.request(get("f-00001", "/300")).await.status(), 200);
+    // It stays connected, and the autoscaler decides by windows of 3 and 1 s.
+    let desired = || {
+        let mut kpa = Kpa::new(0.7, 3, 1);
+        let received = autoscaler.received().into_iter();
+        let mut desired = Vec::new();
+        for stat in received.filter_map(|report| report.stat) {
+            kpa.record(stat.average_concurrent_requests);
+            desired.extend(kpa.decide(1));
+        }
+        desired
+    };
+    eventually("a pod is wanted, and then none", || {
+        let desired = desired();
+        desired.contains(&1) && desired.last() == Some(&0)
+    })
+    .await;
+    assert_eq!(client.request(get("f-00001", "/0")).await.status(), 200);
 }
 
 #[tokio::test]

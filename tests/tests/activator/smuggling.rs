@@ -1,0 +1,54 @@
+use std::time::Duration;
+
+use tests::activator::Revision;
+use tests::app::App;
+
+use crate::{activator, at, echoing, get};
+
+/// Heads that two parsers may read differently.
+const AMBIGUOUS: [&str; 9] = [
+    "Content-Length: 4\r\nTransfer-Encoding: xchunked",
+    "Content-Length: 4\r\nContent-Length: 5",
+    "Content-Length: +4",
+    "Transfer-Encoding: identity, chunked",
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: x",
+    "Transfer-Encoding : chunked",
+    "Host: other",
+    "X: y\r\n Transfer-Encoding: chunked",
+    "Content-Length: 4\0",
+];
+
+async fn paths(pod: &App) -> Vec<String> {
+    let requests = pod.seen.requests();
+    let own = requests
+        .iter()
+        .filter(|it| it.header("k-network-probe").is_none());
+    own.map(|request| request.target().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn nothing_that_is_read_in_two_ways_reaches_a_pod() {
+    let pod = echoing().await;
+    let mut revision = Revision::new("f-00001");
+    revision.concurrency = 100;
+    revision.pods = vec![at(&pod)];
+    let activator = activator().revision(&revision).start().await;
+    activator.has_instances(1).await;
+    for head in AMBIGUOUS {
+        let mut client = activator.connect().await;
+        let inner = get("f-00001", "/smuggled");
+        let outer = get("f-00001", "/outer").replace("\r\n\r\n", &format!("\r\n{head}\r\n\r\n"));
+        client.send(format!("{outer}0\r\n\r\n{inner}")).await;
+        let answer = client.rest_within(Duration::from_millis(200)).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(
+            answer.starts_with("HTTP/1.1 400 ") || answer.starts_with("HTTP/1.1 501 "),
+            "{head:?}: {answer}"
+        );
+    }
+    assert!(paths(&pod).await.is_empty(), "{:?}", paths(&pod).await);
+    // It serves as before.
+    let mut client = activator.connect().await;
+    assert_eq!(client.request(get("f-00001", "/host")).await.status(), 200);
+    assert!(!activator.stderr().contains("panicked"));
+}

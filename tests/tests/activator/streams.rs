@@ -1,0 +1,119 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tests::activator::Revision;
+use tests::app::{App, chunk, ok};
+use tests::client::Client;
+use tests::{PATIENCE, eventually};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::{activator, at, get};
+
+/// Of each kind.
+const STREAMS: usize = 100;
+/// Between two events.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A pod that echoes through tunnels, and sends events until the client leaves.
+async fn streaming() -> App {
+    App::raw(|mut connection| async move {
+        while let Some(request) = connection.request().await {
+            if request.header("upgrade").is_some() {
+                let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+                connection.write(head).await;
+                loop {
+                    let bytes = connection.read().await;
+                    if bytes.is_empty() {
+                        return;
+                    }
+                    connection.write(bytes).await;
+                }
+            }
+            if request.target() == "/events" {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+                connection.write(head).await;
+                while connection.try_write(chunk("event\n")).await.is_ok() {
+                    tokio::time::sleep(PERIOD).await;
+                }
+                return;
+            }
+            connection.write(ok("queue")).await;
+        }
+    })
+    .await
+}
+
+/// Sends something through a tunnel and awaits it, until it is to stop.
+async fn tunnel(mut client: Client, beats: Arc<AtomicUsize>, stop: watch::Receiver<bool>) -> bool {
+    while !*stop.borrow() {
+        if client.try_send("beat").await.is_err() || client.bytes(4).await != b"beat" {
+            return false;
+        }
+        beats.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(PERIOD).await;
+    }
+    true
+}
+
+/// Awaits events, until it is to stop.
+async fn events(mut client: Client, beats: Arc<AtomicUsize>, stop: watch::Receiver<bool>) -> bool {
+    let event = chunk("event\n");
+    while !*stop.borrow() {
+        if client.bytes(event.len()).await != event {
+            return false;
+        }
+        beats.fetch_add(1, Ordering::Relaxed);
+    }
+    true
+}
+
+#[tokio::test]
+async fn no_stream_is_cut_while_instances_come_and_go_and_the_activator_gets_sigterm() {
+    let stays = [streaming().await, streaming().await];
+    let mut revision = Revision::new("f-00001");
+    revision.concurrency = 1_000;
+    revision.pods = stays.iter().map(at).collect();
+    let mut activator = activator().revision(&revision).start().await;
+    activator.has_instances(2).await;
+    let (stop, stopped) = watch::channel(false);
+    let beats = Arc::<AtomicUsize>::default();
+    let mut streams = JoinSet::new();
+    for _ in 0..STREAMS {
+        let mut client = activator.connect().await;
+        let upgrade = "\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+        client
+            .send(get("f-00001", "/").replace("\r\n\r\n", upgrade))
+            .await;
+        assert_eq!(client.head().await.status(), 101);
+        streams.spawn(tunnel(client, Arc::clone(&beats), stopped.clone()));
+        let mut client = activator.connect().await;
+        client.send(get("f-00001", "/events")).await;
+        assert_eq!(client.head().await.status(), 200);
+        streams.spawn(events(client, Arc::clone(&beats), stopped.clone()));
+    }
+    let go_on = async |rounds: usize| {
+        let from = beats.load(Ordering::Relaxed);
+        let wanted = from + rounds * 2 * STREAMS;
+        eventually("streams go on", || beats.load(Ordering::Relaxed) >= wanted).await;
+    };
+    go_on(3).await;
+    let comes = [streaming().await, streaming().await];
+    revision.pods.extend(comes.iter().map(at));
+    activator.set_revision(&revision);
+    activator.has_instances(4).await;
+    go_on(3).await;
+    // Of two that stay one leaves the slice, as a pod does that ends: what it has it keeps.
+    revision.pods.remove(0);
+    activator.set_revision(&revision);
+    activator.has_instances(3).await;
+    drop(comes);
+    go_on(3).await;
+    activator.terminate();
+    go_on(20).await;
+    stop.send(true).unwrap();
+    let ended = streams.join_all().await;
+    assert!(ended.iter().all(|is_whole| *is_whole));
+    assert_eq!(activator.exit_code(PATIENCE).await, Some(0));
+}
