@@ -23,13 +23,15 @@ use tokio::time::Instant;
 use crate::instance::Instance;
 use crate::view::FunctionName;
 
-pub(crate) use acquire::{Acquire, Claim, InstancePlace, Refusal};
+pub(crate) use acquire::{Acquire, Claim, InstancePlace, NoPlace, Refusal};
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Function {
     /// Its name.
     pub(crate) name: FunctionName,
+    /// What is fixed of it.
+    pub(crate) settings: Settings,
     clock: Clock,
     state: Mutex<State>,
     /// When the timer goes off.
@@ -48,6 +50,8 @@ struct State {
     actions: Vec<Action>,
     next_id: u64,
     counts: Counts,
+    /// It takes no more requests.
+    is_closed: bool,
 }
 
 /// What has been decided since the start.
@@ -82,6 +86,7 @@ enum Outcome {
         at: Time,
     },
     Refused(RefuseReason),
+    Closed,
 }
 
 impl fmt::Debug for State {
@@ -94,11 +99,17 @@ impl fmt::Debug for State {
 }
 
 impl Function {
-    /// A function without instances.
+    /// A function without instances, for which `counts` were counted before.
     #[must_use]
-    pub(crate) fn new(name: FunctionName, settings: Settings, clock: Clock) -> Arc<Self> {
+    pub(crate) fn new(
+        name: FunctionName,
+        settings: Settings,
+        clock: Clock,
+        counts: Counts,
+    ) -> Arc<Self> {
         Arc::new(Self {
             name,
+            settings,
             clock,
             state: Mutex::new(State {
                 router: Router::new(settings),
@@ -106,7 +117,8 @@ impl Function {
                 waiters: Waiters::default(),
                 actions: Vec::new(),
                 next_id: 0,
-                counts: Counts::default(),
+                counts,
+                is_closed: false,
             }),
             timer_at: AtomicU64::new(u64::MAX),
             earlier: Notify::new(),
@@ -151,6 +163,13 @@ impl Function {
                 .router
                 .probed(now, id, is_answered, &mut state.actions)
         });
+    }
+
+    /// Ends the function: its requests, and those that come yet, get [`NoPlace::Closed`]. Those at instances stay there.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.waiters.settle_all(|| Outcome::Closed);
     }
 
     /// Whether an instance serves.
@@ -234,6 +253,11 @@ impl Function {
 impl State {
     /// Carries out what the router has decided.
     fn settle(&mut self, now: Time) {
+        if self.is_closed {
+            // Its requests have been answered already.
+            self.actions.clear();
+            return;
+        }
         let mut actions = std::mem::take(&mut self.actions);
         for action in actions.drain(..) {
             let (ticket, outcome) = match action {
@@ -327,7 +351,7 @@ mod tests {
             classes: class::COUNT,
             slo: None,
         };
-        Function::new(name, settings, clock)
+        Function::new(name, settings, clock, Counts::default())
     }
 
     fn instance() -> Arc<Instance> {

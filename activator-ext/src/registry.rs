@@ -116,6 +116,7 @@ struct FunctionTask {
 impl Drop for FunctionTask {
     fn drop(&mut self) {
         self.timer.abort();
+        self.function.close();
     }
 }
 
@@ -197,6 +198,11 @@ impl Registry {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut revisions = Revisions::new();
         let mut functions = BTreeMap::new();
+        let opted_in = view.revisions.values().filter(|it| it.settings.opted_in());
+        // Of several revisions the last by name says: the newest, as Knative counts them.
+        let fixed: BTreeMap<_, _> = opted_in
+            .map(|it| (it.function(), self.settings(it)))
+            .collect();
         for (RevisionName { namespace, name }, revision) in &view.revisions {
             let of_namespace = revisions.entry(namespace.clone()).or_default();
             if !revision.settings.opted_in() {
@@ -204,10 +210,16 @@ impl Registry {
                 continue;
             }
             let before = known(&old, namespace, name);
-            let function = self.function_of(revision, &mut parts.functions, &mut functions);
+            let settings = &fixed[&revision.function()];
+            let function =
+                self.function_of(revision, settings, &mut parts.functions, &mut functions);
             let served = match before {
-                Some(before) if before.is_as(revision) => Arc::clone(before),
-                _ => self.serve(revision, function),
+                Some(before)
+                    if before.is_as(revision) && Arc::ptr_eq(&before.function, &function) =>
+                {
+                    Arc::clone(before)
+                }
+                _ => self.serve(revision, function, before),
             };
             of_namespace.insert(name.clone(), Some(served));
         }
@@ -242,16 +254,19 @@ impl Registry {
         }
         // Those that are left are gone.
         parts.pods = pods;
-        parts.functions = functions;
+        let gone = std::mem::replace(&mut parts.functions, functions);
         drop(parts);
         self.revisions.store(Arc::new(revisions));
+        // Now that their requests find what has taken their place.
+        drop(gone);
         self.is_complete.store(true, Ordering::Release);
     }
 
-    /// The function of a revision: the one that runs, or a new one.
+    /// The function of a revision: the one that runs, if it has these settings, or a new one.
     fn function_of(
         &self,
         revision: &Revision,
+        settings: &Settings,
         running: &mut BTreeMap<FunctionName, FunctionTask>,
         functions: &mut BTreeMap<FunctionName, FunctionTask>,
     ) -> Arc<Function> {
@@ -259,8 +274,16 @@ impl Registry {
         if let Some(known) = functions.get(&name) {
             return Arc::clone(&known.function);
         }
-        let running = running.remove(&name).unwrap_or_else(|| {
-            let function = Function::new(name.clone(), self.settings(revision), self.clock);
+        let same = running
+            .get(&name)
+            .is_some_and(|known| known.function.settings == *settings);
+        let known = if same { running.remove(&name) } else { None };
+        let running = known.unwrap_or_else(|| {
+            let before = running
+                .get(&name)
+                .map(|known| known.function.standing().counts);
+            let counts = before.unwrap_or_default();
+            let function = Function::new(name.clone(), *settings, self.clock, counts);
             let timer = tokio::spawn(Arc::clone(&function).run());
             FunctionTask { function, timer }
         });
@@ -290,7 +313,15 @@ impl Registry {
         }
     }
 
-    fn serve(&self, revision: &Revision, function: Arc<Function>) -> Arc<LiveRevision> {
+    fn serve(
+        &self,
+        revision: &Revision,
+        function: Arc<Function>,
+        before: Option<&Arc<LiveRevision>>,
+    ) -> Arc<LiveRevision> {
+        // What is carried is carried on.
+        let stat = before.filter(|it| it.revision.concurrency() == revision.concurrency());
+        let stat = stat.map(|before| Arc::clone(&before.stat));
         let settings = &revision.settings;
         for problem in &settings.problems {
             tracing::warn!(revision = %revision.name, problem, "an annotation cannot be used");
@@ -302,7 +333,7 @@ impl Registry {
             deadlines: Deadlines::new(settings.slo, trust, revision.timeout),
             limits: revision.time_limits(),
             mid_stream_timeout: settings.mid_stream_timeout,
-            stat: RevisionStat::new(revision.concurrency(), Instant::now()),
+            stat: stat.unwrap_or_else(|| RevisionStat::new(revision.concurrency(), Instant::now())),
             observer: self
                 .instruments
                 .observer(revision, Arc::clone(&metrics) as Arc<dyn Recorder>),

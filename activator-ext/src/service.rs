@@ -31,12 +31,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::function::{Claim, InstancePlace, Refusal};
+use crate::function::{Claim, InstancePlace, NoPlace, Refusal};
 use crate::metrics::{Metrics, PassReason};
 use crate::pass::{self, PassThrough};
 use crate::registry::{LiveRevision, Lookup, PEER, Registry};
 use crate::reporter::Reporter;
 use crate::stat::CountGuard;
+use crate::view::RevisionName;
 
 /// The mark by which the autoscaler counts a request once.
 const ACTIVATOR: HeaderValue = HeaderValue::from_static("activator");
@@ -283,16 +284,29 @@ impl Data {
             self.reporter.report_first(&served.revision.name);
         }
         in_flight.place.counted = Some(served.stat.arrive(timeouts.arrival, is_first));
+        let mut served = Arc::clone(served);
         let mut is_again = false;
         let mut tries = 1;
         loop {
             let acquired = self
-                .acquire(served, client, request, &times, is_again)
+                .acquire(&served, client, request, &times, is_again)
                 .await;
             let bound = match acquired {
                 Ok(bound) => bound,
-                Err(refused) => {
-                    return self.refuse(served, &refused, exchange.as_ref(), kind.grpc);
+                Err(NoPlace::Refused(refusal)) => {
+                    return self.refuse(&served, &refusal, exchange.as_ref(), kind.grpc);
+                }
+                Err(NoPlace::Closed) => {
+                    let RevisionName { namespace, name } = &served.revision.name;
+                    let Lookup::Served(current) = self.registry.find(namespace, name) else {
+                        note(exchange.as_ref(), Outcome::Refused);
+                        return not_found(name);
+                    };
+                    if let Some(counted) = &mut in_flight.place.counted {
+                        current.stat.take_over(counted);
+                    }
+                    served = current;
+                    continue;
                 }
             };
             let begun = Instant::now();
@@ -308,14 +322,14 @@ impl Data {
             let instance = Arc::clone(&bound.instance);
             in_flight.place.bound = Some(bound);
             if !is_again {
-                self.rewrite(served, client, request, &times);
+                self.rewrite(&served, client, request, &times);
                 if let Some((protocol, _)) = &kind.upgrade {
                     let headers = request.headers_mut();
                     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
                     headers.insert(UPGRADE, protocol.clone());
                 }
             } else {
-                self.stamp(served, request.headers_mut(), &times);
+                self.stamp(&served, request.headers_mut(), &times);
             }
             let host = instance.upstream.host();
             if forward::to_upstream_form(request, Some(host.clone()), host).is_err() {
@@ -327,7 +341,7 @@ impl Data {
                 let address = instance.upstream.address();
                 exchange.dispatch(begun, address, &method, request.headers_mut());
             }
-            let refresh = |headers: &mut HeaderMap| self.stamp(served, headers, &times);
+            let refresh = |headers: &mut HeaderMap| self.stamp(&served, headers, &times);
             let sent = forward::send(&instance.upstream, request, &kind, informed, refresh).await;
             let error = match sent {
                 Ok((mut response, source)) => {
@@ -389,7 +403,7 @@ impl Data {
         request: &mut Request<ClientBody>,
         times: &RequestTiming,
         is_again: bool,
-    ) -> Result<InstancePlace, Refusal> {
+    ) -> Result<InstancePlace, NoPlace> {
         let claim = Claim {
             arrival: times.arrival,
             deadline: times.budget.deadline,
@@ -468,8 +482,7 @@ impl Data {
         let Some(upstream) = self.pass.upstream().await else {
             discard(request);
             if reason == PassReason::UnknownRevision {
-                let text = format!("Error getting active endpoint: revision {name:?} not found");
-                return respond::error(StatusCode::NOT_FOUND, &text);
+                return not_found(name);
             }
             let text = format!(
                 "{}; no other activator can be reached (--pass-to)",
@@ -556,6 +569,12 @@ async fn pass_on(
     // The pod's queue-proxy has seen to the type.
     response.extensions_mut().remove::<forward::Untyped>();
     response
+}
+
+/// There is no such revision.
+fn not_found(name: &str) -> Response<ProxyBody<RequestPlace>> {
+    let text = format!("Error getting active endpoint: revision {name:?} not found");
+    respond::error(StatusCode::NOT_FOUND, &text)
 }
 
 /// The host that the client named.

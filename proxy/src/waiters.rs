@@ -69,6 +69,16 @@ impl<T> Waiters<T> {
         }
     }
 
+    /// Settles all that wait, and wakes them. What the queue says of them from then on is to be dropped.
+    pub fn settle_all(&mut self, outcome: impl Fn() -> T) {
+        for waiter in &mut self.waiters {
+            if let Waiter::Waiting(waker) = waiter {
+                waker.wake_by_ref();
+                *waiter = Waiter::Settled(outcome());
+            }
+        }
+    }
+
     /// Returns what became of a request, whose waiter then leaves; pending while it waits.
     pub fn poll(&mut self, id: WaiterId, cx: &Context<'_>) -> Poll<T> {
         if let Waiter::Waiting(waker) = &mut self.waiters[id.0] {

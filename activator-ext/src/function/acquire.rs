@@ -39,6 +39,15 @@ pub(crate) struct Refusal {
     pub(crate) execution: Span,
 }
 
+/// Why a request gets no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// The function refuses it.
+    Refused(Refusal),
+    /// The function is no more: the revision may have another one now.
+    Closed,
+}
+
 /// The future of [`Function::acquire`].
 #[derive(Debug)]
 pub(crate) struct Acquire {
@@ -78,10 +87,13 @@ impl Acquire {
         }
     }
 
-    fn arrive(&mut self, waker: &Waker) -> Poll<Result<InstancePlace, Refusal>> {
+    fn arrive(&mut self, waker: &Waker) -> Poll<Result<InstancePlace, NoPlace>> {
         let function = Arc::clone(&self.function);
         let claim = self.claim;
         let outcome = function.step(|state, now| {
+            if state.is_closed {
+                return Poll::Ready(Err(NoPlace::Closed));
+            }
             let id = RequestId(state.next_id);
             state.next_id += 1;
             let request = Request {
@@ -107,7 +119,10 @@ impl Acquire {
                     state.counts.decisions[reason as usize] += 1;
                     Poll::Ready(Ok((binding, state.instance(instance))))
                 }
-                Decision::Refused(reason) => Poll::Ready(Err(state.refused(reason, claim.class))),
+                Decision::Refused(reason) => {
+                    let refusal = state.refused(reason, claim.class);
+                    Poll::Ready(Err(NoPlace::Refused(refusal)))
+                }
                 Decision::Waits(ticket) => {
                     // The others first: one that has just left the queue may have had this ticket's slot.
                     let own = state.actions.iter().position(
@@ -128,7 +143,7 @@ impl Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Result<InstancePlace, Refusal>;
+    type Output = Result<InstancePlace, NoPlace>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((_, waiter)) = self.waiting else {
@@ -139,7 +154,11 @@ impl Future for Acquire {
         let outcome = ready!(state.waiters.poll(waiter, cx));
         self.waiting = None;
         match outcome {
-            Outcome::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
+            Outcome::Refused(reason) => {
+                let refusal = state.refused(reason, self.claim.class);
+                Poll::Ready(Err(NoPlace::Refused(refusal)))
+            }
+            Outcome::Closed => Poll::Ready(Err(NoPlace::Closed)),
             Outcome::Bound {
                 binding,
                 instance,
@@ -169,7 +188,7 @@ impl Drop for Acquire {
                 drop(state);
                 self.function.complete(binding, Completion::Cancelled);
             }
-            Some(Outcome::Refused(_)) => {}
+            Some(Outcome::Refused(_) | Outcome::Closed) => {}
         }
     }
 }

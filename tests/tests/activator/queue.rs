@@ -176,3 +176,38 @@ async fn without_a_limit_nothing_waits() {
         assert_eq!(client.response().await.status(), 200);
     }
 }
+
+#[tokio::test]
+async fn what_waits_goes_on_where_the_settings_of_its_function_change() {
+    let (app, go) = holding().await;
+    let revision = Revision::new("f-00001").annotate("weir.dev/function", "f");
+    let activator = activator().revision(&revision).start().await;
+    let mut waits = send(&activator, "/waits", 60_000).await;
+    let is_one = |value| value == 1.0;
+    activator.has("weir_function_waiting", &[], is_one).await;
+    // The next revision of the function has another bound, and so has the function.
+    let mut next = Revision::new("f-00002")
+        .annotate("weir.dev/function", "f")
+        .annotate("weir.dev/queue-depth", "7");
+    next.pods = vec![at(&app)];
+    activator.set_revision(&next);
+    activator.has_instances(1).await;
+    go.send(()).await.unwrap();
+    assert_eq!(waits.response().await.status(), 200);
+    assert_eq!(paths(&app), ["/waits"]);
+}
+
+#[tokio::test]
+async fn what_waits_for_a_revision_that_is_deleted_is_answered() {
+    let activator = activator()
+        .revision(&Revision::new("f-00001"))
+        .start()
+        .await;
+    let mut waits = send(&activator, "/waits", 60_000).await;
+    let is_one = |value| value == 1.0;
+    activator.has("weir_function_waiting", &[], is_one).await;
+    activator.set_manifest("f-00001", "");
+    let answer = waits.response().await;
+    assert_eq!(answer.status(), 404);
+    assert!(answer.text().starts_with("Error getting active endpoint: "));
+}
