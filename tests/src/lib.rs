@@ -3,8 +3,8 @@
 //! | module | stands for |
 //! |---|---|
 //! | [`proxy`] | a pod's queue-proxy: the process, with an address of its own in 127.0.0.0/8 |
+//! | [`bench`] | loads, a user container and proxies for the benchmarks |
 //! | [`activator`] | activator-ext: the process, and the cluster that it sees |
-//! | [`autoscaler`] | Knative's autoscaler, as far as activators speak to it |
 //! | [`app`] | the user container, over HTTP/1: answers, delays, lies and dies as told |
 //! | [`app2`] | the user container, over HTTP/2 |
 //! | [`client`] | an HTTP/1 client that sees every byte |
