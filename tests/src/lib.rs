@@ -3,7 +3,7 @@
 //! | module | stands for |
 //! |---|---|
 //! | [`proxy`] | a pod's queue-proxy: the process, with an address of its own in 127.0.0.0/8 |
-//! | [`bench`] | loads, a user container and proxies for the benchmarks |
+//! | [`bench`](mod@bench) | loads, a user container and proxies for the benchmarks |
 //! | [`activator`] | activator-ext: the process, and the cluster that it sees |
 //! | [`app`] | the user container, over HTTP/1: answers, delays, lies and dies as told |
 //! | [`app2`] | the user container, over HTTP/2 |
