@@ -118,6 +118,13 @@ impl Builder {
         self.set("CONTAINER_CONCURRENCY", n)
     }
 
+    /// Makes it listen at this address.
+    #[must_use]
+    pub fn bind(mut self, ip: IpAddr) -> Self {
+        self.ip = ip;
+        self.set("WEIR_BIND", ip)
+    }
+
     /// Where it will listen.
     #[must_use]
     pub const fn ip(&self) -> IpAddr {

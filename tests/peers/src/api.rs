@@ -9,7 +9,7 @@ mod server;
 mod store;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -77,7 +77,15 @@ impl ApiServer {
     /// # Panics
     /// If there is none.
     pub async fn start() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        Self::at(Ipv4Addr::LOCALHOST.into()).await
+    }
+
+    /// Listens on a free port of an address.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub async fn at(ip: IpAddr) -> Self {
+        let listener = TcpListener::bind((ip, 0)).await;
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {

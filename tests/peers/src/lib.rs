@@ -5,4 +5,7 @@
 
 pub mod api;
 pub mod autoscaler;
+pub mod knative;
 pub mod kpa;
+pub mod network;
+pub mod revision;

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use super::load::{HOST, Protocol};
-use crate::activator::Revision;
+use peers::revision::Revision;
 
 /// A proxy that is not ready by then is broken.
 const READY_MAX: Duration = Duration::from_secs(10);

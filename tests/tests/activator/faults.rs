@@ -1,5 +1,6 @@
+use peers::revision::Revision;
 use rustix::process::{Pid, Signal, kill_process};
-use tests::activator::{Activator, Revision};
+use tests::activator::Activator;
 use tests::app::App;
 use tests::eventually;
 

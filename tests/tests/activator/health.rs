@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tests::activator::Revision;
+use peers::revision::Revision;
 use tests::{PATIENCE, eventually};
 
 use crate::{Pod, activator, get};

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use peers::api::{ApiServer, Resource};
-use tests::activator::{Activator, Builder, Revision};
+use peers::revision::Revision;
+use tests::activator::{Activator, Builder};
 use tests::app::{App, ok};
 use tests::{PATIENCE, eventually};
 

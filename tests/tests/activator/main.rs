@@ -7,16 +7,18 @@
 mod faults;
 mod forwarding;
 mod health;
+mod items;
 mod kubernetes;
 mod queue;
 mod scaling;
 mod smuggling;
 mod streams;
+mod subject;
 mod telemetry;
 mod tls;
 mod usage;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use tests::activator::Builder;
 use tests::app::{App, ok};
@@ -41,12 +43,25 @@ impl Pod {
         Self::with(App::delaying().await).await
     }
 
+    /// The same at this address, where there is one.
+    async fn at(ip: Option<IpAddr>) -> Self {
+        Self::build(App::delaying().await, ip).await
+    }
+
     async fn with(app: App) -> Self {
+        Self::build(app, None).await
+    }
+
+    async fn build(app: App, ip: Option<IpAddr>) -> Self {
         let probe = format!(
             r#"{{"tcpSocket":{{"port":{}}},"successThreshold":1}}"#,
             app.port
         );
-        let proxy = proxy::Builder::new(QUEUE_PROXY, app.port)
+        let mut proxy = proxy::Builder::new(QUEUE_PROXY, app.port);
+        if let Some(ip) = ip {
+            proxy = proxy.bind(ip);
+        }
+        let proxy = proxy
             .concurrency(1)
             .set("WEIR_SLO", "10s")
             .set("SERVING_READINESS_PROBE", probe)

@@ -1,4 +1,5 @@
-use tests::activator::{Activator, Revision};
+use peers::revision::Revision;
+use tests::activator::Activator;
 use tests::app::{App, ok};
 use tests::client::Client;
 use tests::eventually;

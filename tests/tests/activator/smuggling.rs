@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tests::activator::Revision;
+use peers::revision::Revision;
 use tests::app::App;
 
 use crate::{activator, at, echoing, get};

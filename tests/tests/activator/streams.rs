@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tests::activator::Revision;
+use peers::revision::Revision;
 use tests::app::{App, chunk, ok};
 use tests::client::Client;
 use tests::{PATIENCE, eventually};

@@ -1,4 +1,4 @@
-use tests::activator::Revision;
+use peers::revision::Revision;
 use tests::collector::Collector;
 use tests::eventually;
 

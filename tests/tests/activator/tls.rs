@@ -1,8 +1,9 @@
 use std::fs;
 
+use peers::revision::Revision;
 use rustls::version::TLS13;
 use tests::PATIENCE;
-use tests::activator::{Activator, Builder, Revision};
+use tests::activator::{Activator, Builder};
 use tests::app::App;
 use tests::proxy::{self, Proxy};
 use tests::tls::{Certificate, NAME};

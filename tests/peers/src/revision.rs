@@ -1,0 +1,143 @@
+//! A revision and its pods as Kubernetes objects.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::api::Resource;
+
+/// A revision in namespace `default`.
+#[derive(Debug, Clone)]
+pub struct Revision {
+    /// Its name.
+    pub name: String,
+    /// `spec.containerConcurrency`.
+    pub concurrency: u32,
+    /// `spec.timeoutSeconds`.
+    pub timeout_secs: u64,
+    /// `spec.responseStartTimeoutSeconds`; 0: no such limit.
+    pub response_start_timeout_secs: u64,
+    /// `metadata.annotations`.
+    pub annotations: Vec<(String, String)>,
+    /// Where its pods' queue-proxies listen.
+    pub pods: Vec<SocketAddr>,
+}
+
+impl Revision {
+    /// A revision with one place at each pod, an objective of 10 s, and no pods.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            concurrency: 1,
+            timeout_secs: 300,
+            response_start_timeout_secs: 0,
+            annotations: vec![("weir.dev/slo".to_owned(), "10s".to_owned())],
+            pods: Vec::new(),
+        }
+    }
+
+    /// Sets an annotation.
+    #[must_use]
+    pub fn annotate(mut self, key: &str, value: &str) -> Self {
+        self.annotations.retain(|(known, _)| known != key);
+        self.annotations.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The objects that describe it: the revision, a slice for each pod, as Kubernetes has one for each set of ports, and what
+    /// Knative's own activator reads in place of slices.
+    #[must_use]
+    pub fn objects(&self) -> Vec<(Resource, Value)> {
+        let revisions = Resource::new("serving.knative.dev/v1", "revisions");
+        let slices = Resource::new("discovery.k8s.io/v1", "endpointslices");
+        let annotations = self
+            .annotations
+            .iter()
+            .map(|(key, value)| (key.clone(), json!(value)));
+        let mut annotations: serde_json::Map<_, _> = annotations.collect();
+        annotations.insert("other.dev/key".to_owned(), json!("x"));
+        let revision = json!({
+            "apiVersion": revisions.api_version,
+            "kind": "Revision",
+            "metadata": {
+                "namespace": "default",
+                "name": self.name,
+                "labels": {"serving.knative.dev/service": "service"},
+                "annotations": annotations,
+            },
+            "spec": {
+                "containerConcurrency": self.concurrency,
+                "timeoutSeconds": self.timeout_secs,
+                "responseStartTimeoutSeconds": self.response_start_timeout_secs,
+            },
+        });
+        let service = format!("{}-private", self.name);
+        let pods = self.pods.iter().enumerate().map(|(number, pod)| {
+            let slice = json!({
+                "apiVersion": slices.api_version,
+                "kind": "EndpointSlice",
+                "metadata": {
+                    "namespace": "default",
+                    "name": format!("{service}-{number}"),
+                    "labels": {
+                        "kubernetes.io/service-name": service,
+                        "networking.internal.knative.dev/serviceType": "Private",
+                    },
+                },
+                "addressType": "IPv4",
+                "ports": [{"name": "http", "port": pod.port()}],
+                "endpoints": [{"addresses": [pod.ip()], "conditions": {"ready": true}}],
+            });
+            (slices.clone(), slice)
+        });
+        std::iter::once((revisions, revision))
+            .chain(pods)
+            .chain(self.private_service())
+            .collect()
+    }
+
+    /// The Service `<revision>-private`, whose address nobody answers at, and its Endpoints.
+    fn private_service(&self) -> [(Resource, Value); 2] {
+        let metadata = json!({
+            "namespace": "default",
+            "name": format!("{}-private", self.name),
+            "labels": {
+                "networking.internal.knative.dev/serviceType": "Private",
+                "serving.knative.dev/revision": self.name,
+                "serving.knative.dev/revisionUID": self.name,
+            },
+        });
+        let service = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {"clusterIP": "198.51.100.1", "ports": [{"name": "http", "port": 80}]},
+        });
+        let subsets = self.pods.iter().map(|pod| {
+            json!({
+                "addresses": [{"ip": pod.ip()}],
+                "ports": [{"name": "http", "port": pod.port()}],
+            })
+        });
+        let endpoints = json!({
+            "apiVersion": "v1",
+            "kind": "Endpoints",
+            "metadata": metadata,
+            "subsets": subsets.collect::<Vec<_>>(),
+        });
+        [
+            (Resource::new("v1", "services"), service),
+            (Resource::new("v1", "endpoints"), endpoints),
+        ]
+    }
+
+    /// The same, as they stand in a manifest.
+    #[must_use]
+    pub fn manifest(&self) -> String {
+        let objects = self.objects().into_iter();
+        // JSON is YAML.
+        let documents: Vec<_> = objects.map(|(_, object)| object.to_string()).collect();
+        documents.join("\n---\n")
+    }
+}
