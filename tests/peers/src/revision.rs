@@ -45,8 +45,8 @@ impl Revision {
         self
     }
 
-    /// The objects that describe it: the revision, a slice for each pod, as Kubernetes has one for each set of ports, and what
-    /// Knative's own activator reads in place of slices.
+    /// The objects that describe it: the revision, what Knative's own activator reads in place of slices, and a slice for each
+    /// pod, as Kubernetes has one for each set of ports.
     #[must_use]
     pub fn objects(&self) -> Vec<(Resource, Value)> {
         let revisions = Resource::new("serving.knative.dev/v1", "revisions");
@@ -92,8 +92,8 @@ impl Revision {
             (slices.clone(), slice)
         });
         std::iter::once((revisions, revision))
-            .chain(pods)
             .chain(self.private_service())
+            .chain(pods)
             .collect()
     }
 
