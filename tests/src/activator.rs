@@ -260,6 +260,15 @@ impl Activator {
         }
     }
 
+    /// Its process id.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("the activator runs")
+    }
+
     /// Sends SIGTERM.
     ///
     /// # Panics

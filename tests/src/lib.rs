@@ -24,6 +24,7 @@ pub mod collector;
 pub mod message;
 pub mod metrics;
 pub mod mutation;
+pub mod procfs;
 pub mod proxy;
 pub mod tls;
 

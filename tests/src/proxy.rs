@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 use crate::PATIENCE;
 use crate::client::Client;
 use crate::metrics::Metrics;
+use crate::procfs;
 
 /// Names the binary to test instead of Weir's own.
 pub const BINARY_VARIABLE: &str = "WEIR_CONTRACT_BINARY";
@@ -300,10 +301,7 @@ impl Proxy {
     /// If it has ended.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-        let kibibytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok());
-        kibibytes.expect("a number of kibibytes") * 1024
+        procfs::resident_bytes(self.pid()).expect("it runs")
     }
 
     /// How many files it has open, and how many threads.
@@ -312,11 +310,7 @@ impl Proxy {
     /// If it has ended.
     #[must_use]
     pub fn files_and_threads(&self) -> (usize, usize) {
-        let count = |folder: &str| {
-            let entries = fs::read_dir(format!("/proc/{}/{folder}", self.pid()));
-            entries.expect("it runs").count()
-        };
-        (count("fd"), count("task"))
+        procfs::files_and_threads(self.pid()).expect("it runs")
     }
 
     /// Its process id.

@@ -22,7 +22,8 @@ pub const ROLE: &str = "--app";
 pub const HOLD: Duration = Duration::from_secs(3);
 
 pub async fn run(port: u16) -> ExitCode {
-    let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await else {
+    // A proxy may be in a network of its own.
+    let Ok(listener) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await else {
         return ExitCode::FAILURE;
     };
     while let Ok((stream, _)) = listener.accept().await {

@@ -1,25 +1,33 @@
 //! The proxies' processes: how they are started, what they take of CPU and memory.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use peers::knative::{KnativeActivator, QUEUE_PROXY_VARIABLE};
+use peers::network::Network;
+use peers::revision::Revision;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
+use super::command::prefixed;
+use super::configurations::{self, PORT};
 use super::load::{HOST, Protocol};
-use peers::revision::Revision;
+use super::quota::Quota;
+use crate::procfs::resident_bytes;
 
 /// A proxy that is not ready by then is broken.
 const READY_MAX: Duration = Duration::from_secs(10);
 /// Clock ticks a second in `/proc/PID/stat`: fixed for all of Linux's user space.
 const TICKS: f64 = 100.0;
-const PORT: u16 = 8012;
+const IP: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 9, 1));
 
 /// What is measured.
 #[derive(Debug, Clone)]
@@ -34,6 +42,10 @@ pub enum Kind {
     Knative(PathBuf),
     /// Weir's activator-ext, in front of a revision with an objective.
     Activator(PathBuf),
+    /// The same in a network as that of Knative's.
+    ActivatorInNetwork(PathBuf),
+    /// Knative's activator, in a network of its own.
+    KnativeActivator(PathBuf),
     Envoy(PathBuf),
 }
 
@@ -50,7 +62,7 @@ pub fn available(weir: &Path) -> Vec<Kind> {
     if is_installed("haproxy") {
         kinds.push(Kind::HaProxy);
     }
-    if let Some(binary) = std::env::var_os("KNATIVE_QUEUE_PROXY") {
+    if let Some(binary) = std::env::var_os(QUEUE_PROXY_VARIABLE) {
         kinds.push(Kind::Knative(binary.into()));
     }
     kinds
@@ -96,7 +108,9 @@ pub struct Running {
     pub started_in: Duration,
     has_two_ports: bool,
     child: Option<Child>,
-    _folder: Option<TempDir>,
+    folder: TempDir,
+    network: Option<Network>,
+    knative: Option<KnativeActivator>,
 }
 
 impl Drop for Running {
@@ -127,25 +141,69 @@ impl Kind {
             Self::HaProxy => "HAProxy",
             Self::Knative(_) => "Knative",
             Self::Activator(_) => "Weir's activator-ext",
+            Self::ActivatorInNetwork(_) => "Weir's activator-ext, by veth",
+            Self::KnativeActivator(_) => "Knative's activator, by veth",
             Self::Envoy(_) => "Envoy",
         }
     }
 
+    /// Starts it before the user container at this port.
     pub async fn start(&self, app: u16, quota: Option<&Quota>) -> anyhow::Result<Running> {
-        let folder = TempDir::new()?;
-        let ip = IpAddr::V4(Ipv4Addr::new(127, 0, 9, 1));
-        let mut command = match self {
+        let mut running = Running {
+            address: SocketAddr::new(IP, PORT),
+            started_in: Duration::ZERO,
+            has_two_ports: matches!(self, Self::Nginx | Self::HaProxy),
+            child: None,
+            folder: TempDir::new()?,
+            network: None,
+            knative: None,
+        };
+        let begin = Instant::now();
+        match self {
             Self::Direct => {
-                return Ok(Running {
-                    address: SocketAddr::from((Ipv4Addr::LOCALHOST, app)),
-                    started_in: Duration::ZERO,
-                    has_two_ports: false,
-                    child: None,
-                    _folder: None,
-                });
+                running.address = SocketAddr::from((Ipv4Addr::LOCALHOST, app));
+                return Ok(running);
             }
+            Self::KnativeActivator(binary) => {
+                let knative = KnativeActivator::start(binary.as_os_str(), &revision(None)).await?;
+                knative.set_revision(&revision(Some((knative.network.outside, app).into())));
+                running.address = knative.address();
+                running.knative = Some(knative);
+            }
+            _ => {
+                let mut command = self.command(app, &mut running)?;
+                if let Some(quota) = quota {
+                    command = quota.within(&command);
+                }
+                command
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .kill_on_drop(true);
+                let child = command.spawn();
+                running.child =
+                    Some(child.with_context(|| format!("{command:?} cannot be started"))?);
+            }
+        }
+        if let Err(error) = answered(running.address).await {
+            let child = running.child.as_mut().map(Child::try_wait).transpose()?;
+            // Knative's own listens on all interfaces: another queue-proxy on this machine is in its way.
+            return match child.flatten() {
+                Some(status) => bail!("it ended with {status}; are its ports taken?"),
+                None => Err(error),
+            };
+        }
+        running.started_in = begin.elapsed();
+        Ok(running)
+    }
+
+    /// Returns the command; `running` gets what it needs besides.
+    fn command(&self, app: u16, running: &mut Running) -> anyhow::Result<Command> {
+        let folder = running.folder.path();
+        Ok(match self {
+            Self::Direct | Self::KnativeActivator(_) => bail!("it has no command"),
             Self::Weir(binary, deadlines) => {
-                let mut command = queue_proxy(binary, ip, app);
+                let mut command = queue_proxy(binary, app);
                 if *deadlines {
                     command
                         .env("WEIR_SLO", "10s")
@@ -153,16 +211,27 @@ impl Kind {
                 }
                 command
             }
-            Self::Knative(binary) => queue_proxy(binary, ip, app),
-            Self::Nginx => configured(
-                &folder,
-                Path::new("nginx"),
-                &["-c"],
-                &nginx(ip, app, folder.path()),
-            )?,
-            Self::Activator(binary) => activator(binary, ip, app, folder.path())?,
+            Self::Knative(binary) => queue_proxy(binary, app),
+            Self::Nginx => {
+                let text = configurations::nginx(IP, app, folder);
+                configured(folder, Path::new("nginx"), &["-c"], &text)?
+            }
+            Self::Activator(binary) => {
+                write_revision(folder, (Ipv4Addr::LOCALHOST, app).into())?;
+                activator_of(binary, IP, folder)
+            }
+            Self::ActivatorInNetwork(binary) => {
+                let network = Network::new(&[])?;
+                write_revision(folder, (network.outside, app).into())?;
+                running.address.set_ip(network.inside.into());
+                let command = activator_of(binary, running.address.ip(), folder);
+                let command = prefixed(network.entrance().map(OsStr::new), &command);
+                running.network = Some(network);
+                command
+            }
             Self::Envoy(binary) => {
-                let mut command = configured(&folder, binary, &["-c"], &envoy(ip, app))?;
+                let text = configurations::envoy(IP, app);
+                let mut command = configured(folder, binary, &["-c"], &text)?;
                 command.args([
                     "--concurrency",
                     "1",
@@ -172,39 +241,10 @@ impl Kind {
                 ]);
                 command
             }
-            Self::HaProxy => configured(
-                &folder,
-                Path::new("haproxy"),
-                &["-db", "-f"],
-                &haproxy(ip, app),
-            )?,
-        };
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true);
-        if let Some(quota) = quota {
-            command = quota.within(&command);
-        }
-        let begin = Instant::now();
-        let mut child = command
-            .spawn()
-            .with_context(|| format!("{command:?} cannot be started"))?;
-        let address = SocketAddr::new(ip, PORT);
-        if let Err(error) = answered(address).await {
-            // Knative's own listens on all interfaces: another queue-proxy on this machine is in its way.
-            return match child.try_wait()? {
-                Some(status) => bail!("it ended with {status}; are its ports taken?"),
-                None => Err(error),
-            };
-        }
-        Ok(Running {
-            address,
-            started_in: begin.elapsed(),
-            has_two_ports: matches!(self, Self::Nginx | Self::HaProxy),
-            child: Some(child),
-            _folder: Some(folder),
+            Self::HaProxy => {
+                let text = configurations::haproxy(IP, app);
+                configured(folder, Path::new("haproxy"), &["-db", "-f"], &text)?
+            }
         })
     }
 }
@@ -229,7 +269,7 @@ async fn answered(address: SocketAddr) -> anyhow::Result<()> {
     }
 }
 
-fn queue_proxy(binary: &Path, ip: IpAddr, app: u16) -> Command {
+fn queue_proxy(binary: &Path, app: u16) -> Command {
     let mut command = Command::new(binary);
     let port = PORT.to_string();
     command.env_clear().envs([
@@ -245,19 +285,19 @@ fn queue_proxy(binary: &Path, ip: IpAddr, app: u16) -> Command {
         ("SERVING_LOGGING_CONFIG", ""),
         ("SERVING_LOGGING_LEVEL", "error"),
         ("USER_PORT", &app.to_string()),
-        ("WEIR_BIND", &ip.to_string()),
+        ("WEIR_BIND", &IP.to_string()),
     ]);
     command
 }
 
 fn configured(
-    folder: &TempDir,
+    folder: &Path,
     program: &Path,
     arguments: &[&str],
     text: &str,
 ) -> anyhow::Result<Command> {
     // Envoy looks at the extension, and JSON is YAML.
-    let file = folder.path().join("configuration.yaml");
+    let file = folder.join("configuration.yaml");
     fs::write(&file, text)?;
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
@@ -268,37 +308,16 @@ fn configured(
     Ok(command)
 }
 
-fn nginx(ip: IpAddr, app: u16, folder: &Path) -> String {
-    let folder = folder.display();
-    format!(
-        "daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error crit;
-events {{ worker_connections 4096; }}
-http {{
-  access_log off; client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;
-  fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
-  upstream app {{ server 127.0.0.1:{app}; keepalive 1000; keepalive_requests 100000000; }}
-  server {{
-    listen {ip}:{PORT} backlog=4096; keepalive_requests 100000000;
-    location / {{ proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection \"\";
-      proxy_set_header Host $host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; }}
-  }}
-  server {{
-    listen {ip}:{} http2 backlog=4096; keepalive_requests 100000000;
-    location / {{ proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection \"\"; }}
-  }}
-}}
-",
-        PORT + 1
-    )
-}
-
-/// activator-ext before one pod, which takes as many requests as come.
-fn activator(binary: &Path, ip: IpAddr, app: u16, folder: &Path) -> anyhow::Result<Command> {
+/// A revision of one pod at most, which takes as many requests as come.
+fn revision(pod: Option<SocketAddr>) -> Revision {
     let mut revision = Revision::new("bench-00001");
     revision.concurrency = 2_000;
-    revision.pods = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, app))];
-    fs::write(folder.join("bench.json"), revision.manifest())?;
-    Ok(activator_of(binary, ip, folder))
+    revision.pods = Vec::from_iter(pod);
+    revision
+}
+
+fn write_revision(folder: &Path, pod: SocketAddr) -> io::Result<()> {
+    fs::write(folder.join("bench.json"), revision(Some(pod)).manifest())
 }
 
 /// Weir's activator-ext at an address, with a folder of manifests.
@@ -312,77 +331,6 @@ pub fn activator_of(binary: &Path, ip: IpAddr, manifests: &Path) -> Command {
         .args(["data", "--manifests"])
         .arg(manifests);
     command
-}
-
-/// One listener for both protocols; upstream the one of the client.
-fn envoy(ip: IpAddr, app: u16) -> String {
-    let address = |ip: &str, port: u16| serde_json::json!({"socket_address": {"address": ip, "port_value": port}});
-    let types = "type.googleapis.com/envoy.extensions";
-    serde_json::json!({
-        "static_resources": {
-            "listeners": [{
-                "address": address(&ip.to_string(), PORT),
-                "filter_chains": [{"filters": [{
-                    "name": "envoy.filters.network.http_connection_manager",
-                    "typed_config": {
-                        "@type": format!("{types}.filters.network.http_connection_manager.v3.HttpConnectionManager"),
-                        "stat_prefix": "bench",
-                        "route_config": {"virtual_hosts": [{
-                            "name": "all", "domains": ["*"],
-                            "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "app"}}],
-                        }]},
-                        "http_filters": [{
-                            "name": "envoy.filters.http.router",
-                            "typed_config": {"@type": format!("{types}.filters.http.router.v3.Router")},
-                        }],
-                    },
-                }]}],
-            }],
-            "clusters": [{
-                "name": "app",
-                "connect_timeout": "1s",
-                "circuit_breakers": {"thresholds": [{"max_connections": 20_000, "max_pending_requests": 20_000, "max_requests": 20_000}]},
-                "typed_extension_protocol_options": {
-                    "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                        "@type": format!("{types}.upstreams.http.v3.HttpProtocolOptions"),
-                        "use_downstream_protocol_config": {"http2_protocol_options": {}},
-                    },
-                },
-                "load_assignment": {
-                    "cluster_name": "app",
-                    "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address("127.0.0.1", app)}}]}],
-                },
-            }],
-        },
-    })
-    .to_string()
-}
-
-fn haproxy(ip: IpAddr, app: u16) -> String {
-    format!(
-        "global
-  nbthread 1
-  maxconn 8192
-defaults
-  mode http
-  timeout client 300s
-  timeout server 300s
-  timeout connect 1s
-  http-reuse always
-  option forwardfor
-frontend one
-  bind {ip}:{PORT}
-  default_backend app
-frontend two
-  bind {ip}:{} proto h2
-  default_backend app2
-backend app
-  server app 127.0.0.1:{app}
-backend app2
-  server app 127.0.0.1:{app} proto h2
-",
-        PORT + 1
-    )
 }
 
 impl Running {
@@ -408,21 +356,14 @@ impl Running {
 
     /// Resident memory of the process and its children, in MiB.
     pub fn resident_mebibytes(&self) -> f64 {
-        let kibibytes = self.tree().into_iter().filter_map(resident_kibibytes);
-        kibibytes.sum::<f64>() / 1024.0
+        let bytes = self.tree().into_iter().filter_map(resident_bytes);
+        bytes.sum::<usize>() as f64 / f64::from(1 << 20)
     }
 
     fn tree(&self) -> Vec<u32> {
-        tree(self.child.as_ref().and_then(Child::id))
+        let knative = self.knative.as_ref().map(|knative| &knative.child);
+        tree(self.child.as_ref().or(knative).and_then(Child::id))
     }
-}
-
-/// Resident memory of a process, in KiB.
-#[must_use]
-pub fn resident_kibibytes(pid: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-    line.split_whitespace().nth(1)?.parse::<f64>().ok()
 }
 
 /// A process and its children.
@@ -434,67 +375,6 @@ fn tree(pid: Option<u32>) -> Vec<u32> {
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok());
     std::iter::once(pid).chain(children).collect()
-}
-
-/// A control group with a CPU quota. Removed when dropped.
-#[derive(Debug)]
-pub struct Quota {
-    folder: PathBuf,
-}
-
-impl Quota {
-    /// So many per cent of one CPU; `None` where this process may not make control groups.
-    pub fn new(percent: u32) -> Option<Self> {
-        let name = format!("weir-bench-{}", std::process::id());
-        let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-        let (root, file, text) = if unified {
-            (
-                "/sys/fs/cgroup",
-                "cpu.max",
-                format!("{} 100000", percent * 1000),
-            )
-        } else {
-            (
-                "/sys/fs/cgroup/cpu",
-                "cpu.cfs_quota_us",
-                (percent * 1000).to_string(),
-            )
-        };
-        let folder = Path::new(root).join(name);
-        fs::create_dir(&folder).ok()?;
-        let quota = Self { folder };
-        fs::write(quota.folder.join(file), text).ok()?;
-        Some(quota)
-    }
-
-    /// The same command, which is in the group before it runs, and so are its children.
-    fn within(&self, command: &Command) -> Command {
-        const JOIN: &str = "echo $$ > \"$0\" && exec \"$@\"";
-        let command = command.as_std();
-        let mut joined = Command::new("/bin/sh");
-        joined
-            .args(["-c", JOIN])
-            .arg(self.folder.join("cgroup.procs"))
-            .arg(command.get_program())
-            .args(command.get_args())
-            .envs(
-                command
-                    .get_envs()
-                    .filter_map(|(name, value)| Some((name, value?))),
-            )
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true);
-        joined
-    }
-}
-
-impl Drop for Quota {
-    fn drop(&mut self) {
-        // A group with a process in it stays; its name tells whose it is.
-        let _removed = fs::remove_dir(&self.folder);
-    }
 }
 
 /// What the figures are of.

@@ -123,7 +123,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
 
 async fn run(options: &Options) -> anyhow::Result<bool> {
     let mut binaries = options.weir.clone();
-    binaries.extend(std::env::var_os("KNATIVE_QUEUE_PROXY").map(PathBuf::from));
+    binaries.extend(std::env::var_os(peers::knative::QUEUE_PROXY_VARIABLE).map(PathBuf::from));
     for binary in &binaries {
         ensure!(
             binary.is_file(),

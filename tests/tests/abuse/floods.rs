@@ -47,10 +47,11 @@ async fn flood(watched: &Watched, count: u32, piece: impl Fn(u32) -> Vec<u8>) {
 
 /// Several such clients at the same time.
 async fn attack(count: u32, piece: impl Fn(u32) -> Vec<u8>) {
-    let watched = Watched::start(|builder| builder.concurrency(10)).await;
-    let one = || flood(&watched, count, &piece);
-    tokio::join!(one(), one(), one(), one());
-    watched.end_well().await;
+    for watched in Watched::each(10).await {
+        let one = || flood(&watched, count, &piece);
+        tokio::join!(one(), one(), one(), one());
+        watched.end_well().await;
+    }
 }
 
 #[tokio::test]
@@ -120,20 +121,21 @@ async fn last_frame_after(watched: &Watched, piece: Vec<u8>) -> Vec<u8> {
 
 #[tokio::test]
 async fn who_sends_frames_that_ask_for_nothing_without_end_is_asked_to_calm_down() {
-    let watched = Watched::start(|builder| builder).await;
-    for piece in [
-        frame(6, 0, 0, &[7; 8]),
-        frame(2, 0, 3, &[0, 0, 0, 0, 16]),
-        frame(4, 0, 0, &[]),
-        frame(0x42, 0, 0, &[7; 8]),
-    ] {
-        let kind = piece[3];
-        let last = last_frame_after(&watched, piece).await;
-        // Stream 1 may have been served; the reason is ENHANCE_YOUR_CALM.
-        let goaway = frame(7, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0xB]);
-        assert_eq!(last, goaway, "frames of type {kind}");
+    for watched in Watched::each(0).await {
+        for piece in [
+            frame(6, 0, 0, &[7; 8]),
+            frame(2, 0, 3, &[0, 0, 0, 0, 16]),
+            frame(4, 0, 0, &[]),
+            frame(0x42, 0, 0, &[7; 8]),
+        ] {
+            let kind = piece[3];
+            let last = last_frame_after(&watched, piece).await;
+            // Stream 1 may have been served; the reason is ENHANCE_YOUR_CALM.
+            let goaway = frame(7, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0xB]);
+            assert_eq!(last, goaway, "frames of type {kind}");
+        }
+        watched.end_well().await;
     }
-    watched.end_well().await;
 }
 
 #[tokio::test]

@@ -11,31 +11,128 @@ mod slow;
 mod smuggling;
 mod trust;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use tests::app::App;
+use peers::revision::Revision;
+use tests::activator::Activator;
+use tests::app::{App, ok};
+use tests::client::Client;
 use tests::eventually;
+use tests::message::Message;
+use tests::procfs::{files_and_threads, resident_bytes};
 use tests::proxy::{Builder, Proxy};
 
 /// What a process may have grown by when all is over: one fifth, or what allocators and tables keep.
 const GROWTH_MAX: usize = 6 << 20;
 
+/// The revision that all raw requests of these tests name by their host.
+const REVISION: &str = "t";
+
 fn proxy(user_port: u16) -> Builder {
     Builder::new(env!("CARGO_BIN_EXE_queue-proxy-under-test"), user_port)
 }
 
-/// A proxy before an attack.
+/// Whose listener is attacked. Both have it from the same library; what stands behind it differs.
+enum Target {
+    QueueProxy(Box<Proxy>),
+    /// activator-ext before one pod. A request that names no revision goes to the same place as it came.
+    Activator(Box<Activator>),
+}
+
+impl Target {
+    /// Starts activator-ext before a pod, which takes so many requests at once.
+    async fn activator(app: &App, concurrency: u32) -> Self {
+        let mut revision = Revision::new(REVISION);
+        revision.concurrency = concurrency;
+        revision.pods = vec![SocketAddr::from(([127, 0, 0, 1], app.port))];
+        let activator =
+            tests::activator::Builder::new(env!("CARGO_BIN_EXE_activator-ext-under-test"))
+                .arguments(&["--pass-to", &format!("127.0.0.1:{}", app.port)])
+                .revision(&revision)
+                .start()
+                .await;
+        activator.has_instances(1).await;
+        Self::Activator(Box::new(activator))
+    }
+
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::QueueProxy(proxy) => proxy.address(),
+            Self::Activator(activator) => activator.address(),
+        }
+    }
+
+    async fn connect(&self) -> Client {
+        Client::connect(self.address()).await
+    }
+
+    fn pid(&self) -> u32 {
+        match self {
+            Self::QueueProxy(proxy) => proxy.pid(),
+            Self::Activator(activator) => activator.pid(),
+        }
+    }
+
+    fn resident_bytes(&self) -> usize {
+        resident_bytes(self.pid()).unwrap()
+    }
+
+    /// How many files it has open.
+    fn files(&self) -> usize {
+        files_and_threads(self.pid()).unwrap().0
+    }
+
+    fn stderr(&self) -> String {
+        match self {
+            Self::QueueProxy(proxy) => proxy.stderr(),
+            Self::Activator(activator) => activator.stderr(),
+        }
+    }
+
+    /// How many requests it says it has.
+    async fn carried(&self) -> f64 {
+        match self {
+            Self::QueueProxy(proxy) => proxy.stat().await.average_concurrent_requests,
+            Self::Activator(activator) => {
+                let mut client = Client::connect(SocketAddr::new(activator.ip, 9475)).await;
+                let described = client.get("/v1/functions").await.text();
+                let described: serde_json::Value = serde_json::from_str(&described).unwrap();
+                let function = &described["functions"][0];
+                let instances = function["instances"].as_array().unwrap();
+                let requests = instances.iter().map(|it| it["requests"].as_f64().unwrap());
+                requests.sum::<f64>() + function["waiting"].as_f64().unwrap()
+            }
+        }
+    }
+}
+
+/// A program before an attack.
 struct Watched {
-    proxy: Proxy,
+    proxy: Target,
     app: App,
     before: usize,
 }
 
 impl Watched {
-    /// A proxy in front of an app that says hello, set as `change` says.
+    /// A queue-proxy in front of an app that says hello, set as `change` says.
     async fn start(change: impl FnOnce(Builder) -> Builder) -> Self {
-        let app = App::saying("hello").await;
+        let app = saying_hello().await;
         let proxy = change(proxy(app.port)).start().await;
+        Self::of(Target::QueueProxy(Box::new(proxy)), app).await
+    }
+
+    /// The same, and an activator-ext; with as many places at the app.
+    async fn each(concurrency: u32) -> [Self; 2] {
+        let queue_proxy = Self::start(|builder| builder.concurrency(concurrency)).await;
+        let app = saying_hello().await;
+        // It knows no revision without a limit that has a queue.
+        let places = if concurrency == 0 { 1_000 } else { concurrency };
+        let activator = Target::activator(&app, places).await;
+        [queue_proxy, Self::of(activator, app).await]
+    }
+
+    async fn of(proxy: Target, app: App) -> Self {
         // Whatever is made at the first request is there.
         assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
         Self {
@@ -43,6 +140,13 @@ impl Watched {
             proxy,
             app,
         }
+    }
+
+    /// What reached the app, besides an activator's probes.
+    fn requests(&self) -> Vec<Message> {
+        let mut requests = self.app.seen.requests();
+        requests.retain(|request| request.header("k-network-probe").is_none());
+        requests
     }
 
     /// The attack is over.
@@ -62,14 +166,21 @@ impl Watched {
         let log = self.proxy.stderr();
         assert!(!log.contains("panicked"), "{log}");
         for _ in 0..60 {
-            if self.proxy.stat().await.average_concurrent_requests == 0.0 {
+            if self.proxy.carried().await == 0.0 {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        panic!(
-            "requests that are over are counted: {:?}",
-            self.proxy.stat().await
-        );
+        let carried = self.proxy.carried().await;
+        panic!("requests that are over are counted: {carried}");
     }
+}
+
+/// An app that says hello, and answers an activator's probes as a pod does.
+async fn saying_hello() -> App {
+    App::serving(|request| async move {
+        let is_probe = request.header("k-network-probe").is_some();
+        ok(if is_probe { "queue" } else { "hello" })
+    })
+    .await
 }

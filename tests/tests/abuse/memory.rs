@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -32,90 +33,91 @@ async fn connections(watched: &Watched, bytes: &str) -> Vec<Client> {
         client.send(bytes).await;
         clients.push(client);
     }
-    eventually("all are accepted", || {
-        watched.proxy.files_and_threads().0 >= CONNECTIONS
-    })
-    .await;
+    eventually("all are accepted", || watched.proxy.files() >= CONNECTIONS).await;
     clients
 }
 
 #[tokio::test]
 async fn eight_thousand_idle_connections_are_cheap_and_leave_nothing() {
     raise_file_limit();
-    let watched = Watched::start(|builder| builder.concurrency(10)).await;
-    for (bytes, each_max) in [
-        ("", 8 << 10),
-        ("GET / HTTP/1.1\r\nHost: t\r\nX: ", 40 << 10),
-        ("GET / HTTP/1.1\r\nHost: t\r\n\r\n", 40 << 10),
-    ] {
-        let clients = connections(&watched, bytes).await;
-        let grown = watched
-            .proxy
-            .resident_bytes()
-            .saturating_sub(watched.before);
-        assert!(
-            grown / CONNECTIONS <= each_max,
-            "{bytes:?}: {} each",
-            grown / CONNECTIONS
-        );
-        // Others are served meanwhile.
-        let begin = Instant::now();
-        while watched.proxy.connect().await.get("/").await.status() != 200 {
+    for watched in Watched::each(10).await {
+        for (bytes, each_max) in [
+            ("", 8 << 10),
+            ("GET / HTTP/1.1\r\nHost: t.default.svc.x\r\nX: ", 40 << 10),
+            ("GET / HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\n", 40 << 10),
+        ] {
+            let clients = connections(&watched, bytes).await;
+            let grown = watched
+                .proxy
+                .resident_bytes()
+                .saturating_sub(watched.before);
             assert!(
-                begin.elapsed() < Duration::from_secs(20),
-                "nobody is served"
+                grown / CONNECTIONS <= each_max,
+                "{bytes:?}: {} each",
+                grown / CONNECTIONS
             );
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            // Others are served meanwhile.
+            let begin = Instant::now();
+            while watched.proxy.connect().await.get("/").await.status() != 200 {
+                assert!(
+                    begin.elapsed() < Duration::from_secs(20),
+                    "nobody is served"
+                );
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            drop(clients);
+            eventually("all are closed", || watched.proxy.files() < 100).await;
         }
-        drop(clients);
-        eventually("all are closed", || {
-            watched.proxy.files_and_threads().0 < 100
-        })
-        .await;
+        watched.end_well().await;
     }
-    watched.end_well().await;
 }
 
 #[tokio::test]
 async fn heads_of_a_mebibyte_are_given_back() {
-    let watched = Watched::start(|builder| builder.concurrency(1)).await;
-    let line = format!("X-Forwarded-For: {}\r\n", ",".repeat(1_000_000));
-    let mut clients = Vec::new();
-    for _ in 0..60 {
-        let mut client = watched.proxy.connect().await;
-        client
-            .send(format!("GET / HTTP/1.1\r\nHost: t\r\n{line}\r\n"))
-            .await;
-        clients.push(client);
+    for watched in Watched::each(1).await {
+        let line = format!("X-Forwarded-For: {}\r\n", ",".repeat(1_000_000));
+        let mut clients = Vec::new();
+        for _ in 0..60 {
+            let mut client = watched.proxy.connect().await;
+            client
+                .send(format!(
+                    "GET / HTTP/1.1\r\nHost: t.default.svc.x\r\n{line}\r\n"
+                ))
+                .await;
+            clients.push(client);
+        }
+        for client in &mut clients {
+            // Most find the queue full.
+            let status = client.response().await.status();
+            assert!([200, 502, 503].contains(&status), "{status}");
+        }
+        drop(clients);
+        watched.end_well().await;
     }
-    for client in &mut clients {
-        // Most find the queue full.
-        let status = client.response().await.status();
-        assert!([200, 502, 503].contains(&status), "{status}");
-    }
-    drop(clients);
-    watched.end_well().await;
 }
 
 #[tokio::test]
 async fn callers_of_the_other_ports_leave_nothing() {
-    let watched = Watched::start(|builder| builder).await;
-    let mut clients = Vec::new();
-    for n in 0..1_000 {
-        let port = if n % 2 == 0 { 8022 } else { 9090 };
-        let mut client = Client::connect(watched.proxy.at(port)).await;
-        client
-            .send("GET /wait-for-drain HTTP/1.1\r\nHost: t\r\n\r\n")
-            .await;
-        clients.push(client);
+    let ports = [[8022, 9090], [9475, 9476]];
+    for (watched, ports) in Watched::each(0).await.into_iter().zip(ports) {
+        let mut clients = Vec::new();
+        for n in 0..1_000 {
+            let address = SocketAddr::new(watched.proxy.address().ip(), ports[n % 2]);
+            let mut client = Client::connect(address).await;
+            client
+                .send("GET /wait-for-drain HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\n")
+                .await;
+            clients.push(client);
+        }
+        for client in &mut clients {
+            let status = client.response().await.status();
+            assert!([200, 404].contains(&status), "{status}");
+        }
+        let mut junk =
+            Client::connect(SocketAddr::new(watched.proxy.address().ip(), ports[1])).await;
+        junk.send([0xFF; 4096]).await;
+        junk.rest().await;
+        drop(clients);
+        watched.end_well().await;
     }
-    for client in &mut clients {
-        let status = client.response().await.status();
-        assert!([200, 404].contains(&status), "{status}");
-    }
-    let mut junk = Client::connect(watched.proxy.at(9090)).await;
-    junk.send([0xFF; 4096]).await;
-    junk.rest().await;
-    drop(clients);
-    watched.end_well().await;
 }

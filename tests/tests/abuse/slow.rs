@@ -19,23 +19,26 @@ async fn is_cut(client: &mut Client, begin: Instant, what: &str) {
 
 #[tokio::test]
 async fn a_partial_head_behind_a_request_is_cut_after_a_minute() {
-    let watched = Watched::start(|builder| builder).await;
+    let [one, other] = Watched::each(0).await;
+    tokio::join!(partial_head(one), partial_head(other));
+}
+
+async fn partial_head(watched: Watched) {
     let mut clients = Vec::new();
-    let chunked =
-        "POST /a HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+    let chunked = "POST /a HTTP/1.1\r\nHost: t.default.svc.x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
     for (what, bytes) in [
         (
             "behind a GET",
-            "GET /a HTTP/1.1\r\nHost: t\r\n\r\nGET /b HTT".to_owned(),
+            "GET /a HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\nGET /b HTT".to_owned(),
         ),
         (
             "behind a length",
-            "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabcGET /b".to_owned(),
+            "POST /a HTTP/1.1\r\nHost: t.default.svc.x\r\nContent-Length: 3\r\n\r\nabcGET /b".to_owned(),
         ),
         ("behind chunks", format!("{chunked}GET /b HTTP/1.1\r\nX: ")),
         (
             "in the second of two",
-            "GET /a HTTP/1.1\r\nHost: t\r\n\r\nGET /b HTTP/1.1\r\nHost: t\r\n\r\nG".to_owned(),
+            "GET /a HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\nGET /b HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\nG".to_owned(),
         ),
     ] {
         let mut client = watched.proxy.connect().await;
@@ -47,8 +50,8 @@ async fn a_partial_head_behind_a_request_is_cut_after_a_minute() {
     // These have said all they began to say, and may stay for as long as they like.
     let mut idle = Vec::new();
     for bytes in [
-        "GET /a HTTP/1.1\r\nHost: t\r\n\r\n",
-        "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc",
+        "GET /a HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\n",
+        "POST /a HTTP/1.1\r\nHost: t.default.svc.x\r\nContent-Length: 3\r\n\r\nabc",
         chunked,
     ] {
         let mut client = watched.proxy.connect().await;
@@ -67,7 +70,11 @@ async fn a_partial_head_behind_a_request_is_cut_after_a_minute() {
 
 #[tokio::test]
 async fn an_unfinished_head_over_http2_is_cut_after_a_minute() {
-    let watched = Watched::start(|builder| builder).await;
+    let [one, other] = Watched::each(0).await;
+    tokio::join!(unfinished_head(one), unfinished_head(other));
+}
+
+async fn unfinished_head(watched: Watched) {
     let headers_without_end = [&[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82][..], &[0, 0, 4]].concat();
     let mut clients = Vec::new();
     for (what, more) in [
@@ -110,7 +117,7 @@ async fn slow_bodies_end_at_the_request_timeout() {
     for _ in 0..50 {
         let mut client = proxy.connect().await;
         client
-            .send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n")
+            .send("POST / HTTP/1.1\r\nHost: t.default.svc.x\r\nContent-Length: 1000\r\n\r\n")
             .await;
         slow.push(client);
     }

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use tests::app::App;
+use tests::app::{App, ok};
 use tests::client::Client;
 use tests::eventually;
 
-use crate::Watched;
+use crate::{Target, Watched};
 
-const INNER: &str = "GET /smuggled HTTP/1.1\r\nHost: t\r\n\r\n";
+const INNER: &str = "GET /smuggled HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\n";
 
 /// Sends bytes on a connection of their own, and reads all that is answered within a moment.
 async fn answers(watched: &Watched, bytes: &[u8]) -> String {
@@ -135,7 +135,7 @@ fn bodies() -> Vec<String> {
 /// What the user container saw is as one parser reads it.
 fn check(watched: &Watched, before: usize, sent: &str, answered: &str) {
     let statuses = answered.matches("HTTP/1.1 ").count();
-    let requests = watched.app.seen.requests().split_off(before);
+    let requests = watched.requests().split_off(before);
     for request in &requests {
         let has = |name: &str| request.values(name).next().is_some();
         assert!(
@@ -159,53 +159,56 @@ fn check(watched: &Watched, before: usize, sent: &str, answered: &str) {
 
 #[tokio::test]
 async fn every_spelling_of_a_framing_is_read_once() {
-    let watched = Watched::start(|builder| builder).await;
-    let heads = spellings();
-    for (n, head) in heads.iter().enumerate() {
-        let path = format!("/{n}");
-        let sent = format!("POST {path} HTTP/1.1\r\nHost: t\r\n{head}\r\n\r\n0\r\n\r\n{INNER}");
-        let before = watched.app.seen.count();
-        let answered = answers(&watched, sent.as_bytes()).await;
-        check(&watched, before, &sent, &answered);
-        // What stands for a body that ends where the inner request begins may be followed by it, as a request of
-        // its own, which the proxy has checked. Where a length covers it, it is a body.
-        let stated = watched
-            .app
-            .seen
-            .requests()
-            .into_iter()
-            .find(|request| request.target() == path);
-        if let Some(request) = stated
-            && let Some(length) = request.header("content-length")
-        {
-            assert_eq!(
-                length.trim().parse::<usize>().ok(),
-                Some(request.body.len()),
-                "{sent:?}"
+    for watched in Watched::each(0).await {
+        let heads = spellings();
+        for (n, head) in heads.iter().enumerate() {
+            let path = format!("/{n}");
+            let sent = format!(
+                "POST {path} HTTP/1.1\r\nHost: t.default.svc.x\r\n{head}\r\n\r\n0\r\n\r\n{INNER}"
             );
+            let before = watched.requests().len();
+            let answered = answers(&watched, sent.as_bytes()).await;
+            check(&watched, before, &sent, &answered);
+            // What stands for a body that ends where the inner request begins may be followed by it, as a request of
+            // its own, which the proxy has checked. Where a length covers it, it is a body.
+            let stated = watched
+                .requests()
+                .into_iter()
+                .find(|request| request.target() == path);
+            if let Some(request) = stated
+                && let Some(length) = request.header("content-length")
+            {
+                assert_eq!(
+                    length.trim().parse::<usize>().ok(),
+                    Some(request.body.len()),
+                    "{sent:?}"
+                );
+            }
         }
+        watched.serves().await;
     }
-    watched.serves().await;
 }
 
 #[tokio::test]
 async fn every_chunk_is_read_once() {
-    let watched = Watched::start(|builder| builder).await;
-    for (n, body) in bodies().iter().enumerate() {
-        let sent =
-            format!("POST /{n} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
-        let before = watched.app.seen.count();
-        let answered = answers(&watched, sent.as_bytes()).await;
-        check(&watched, before, &sent, &answered);
+    for watched in Watched::each(0).await {
+        for (n, body) in bodies().iter().enumerate() {
+            let sent = format!(
+                "POST /{n} HTTP/1.1\r\nHost: t.default.svc.x\r\nTransfer-Encoding: chunked\r\n\r\n{body}"
+            );
+            let before = watched.requests().len();
+            let answered = answers(&watched, sent.as_bytes()).await;
+            check(&watched, before, &sent, &answered);
+        }
+        for request in watched.requests() {
+            assert_ne!(request.header("host"), Some("evil"));
+            assert!(
+                !request.text().contains("HTTP/1.1"),
+                "a request within a body: {request:?}"
+            );
+        }
+        watched.serves().await;
     }
-    for request in watched.app.seen.requests() {
-        assert_ne!(request.header("host"), Some("evil"));
-        assert!(
-            !request.text().contains("HTTP/1.1"),
-            "a request within a body: {request:?}"
-        );
-    }
-    watched.serves().await;
 }
 
 /// Trailers whose lines end otherwise than with CR LF, and a size that Go's server refuses: where they end, and so
@@ -221,38 +224,54 @@ const DOUBTFUL_ENDS: [&str; 6] = [
 
 #[tokio::test]
 async fn a_chunked_body_whose_end_is_in_doubt_is_refused_and_ends_the_connection() {
-    let watched = Watched::start(|builder| builder).await;
-    for end in DOUBTFUL_ENDS {
+    for watched in Watched::each(0).await {
+        for end in DOUBTFUL_ENDS {
+            let mut client = Client::connect(watched.proxy.address()).await;
+            let head = "POST /doubtful HTTP/1.1\r\nHost: t.default.svc.x\r\nTransfer-Encoding: chunked\r\n\r\n";
+            client.send(format!("{head}{end}{INNER}{INNER}")).await;
+            // It ends with the connection.
+            let answered = client.rest().await;
+            let answered = String::from_utf8_lossy(&answered);
+            assert!(answered.starts_with("HTTP/1.1 400 "), "{end:?}: {answered}");
+            let answers = answered.matches("HTTP/1.1 ").count();
+            assert_eq!(answers, 1, "{end:?}: {answered}");
+        }
+        // The end alone is enough: nothing more has to come.
         let mut client = Client::connect(watched.proxy.address()).await;
-        let head = "POST /doubtful HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
-        client.send(format!("{head}{end}{INNER}{INNER}")).await;
-        // It ends with the connection.
-        let answered = client.rest().await;
-        let answered = String::from_utf8_lossy(&answered);
-        assert!(answered.starts_with("HTTP/1.1 400 "), "{end:?}: {answered}");
-        let answers = answered.matches("HTTP/1.1 ").count();
-        assert_eq!(answers, 1, "{end:?}: {answered}");
+        client
+            .send("POST / HTTP/1.1\r\nHost: t.default.svc.x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n")
+            .await;
+        assert_eq!(client.response().await.status(), 400);
+        let requests = watched.requests();
+        assert!(requests.iter().all(|request| request.target() == "/"));
+        watched.serves().await;
     }
-    // The end alone is enough: nothing more has to come.
-    let mut client = Client::connect(watched.proxy.address()).await;
-    client
-        .send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n")
-        .await;
-    assert_eq!(client.response().await.status(), 400);
-    let requests = watched.app.seen.requests();
-    assert!(requests.iter().all(|request| request.target() == "/"));
-    watched.serves().await;
 }
 
 #[tokio::test]
 async fn a_doubtful_body_that_is_read_while_its_request_waits_is_refused_too() {
     let app = App::delaying().await;
     let proxy = crate::proxy(app.port).concurrency(1).start().await;
+    refuses_while_it_waits(&Target::QueueProxy(Box::new(proxy)), &app).await;
+    let app = App::serving(|request| async move {
+        if request.header("k-network-probe").is_none() && request.target() != "/0" {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        ok("queue")
+    })
+    .await;
+    refuses_while_it_waits(&Target::activator(&app, 1).await, &app).await;
+}
+
+/// A request that holds the only place is answered, and a doubtful one behind it refused.
+async fn refuses_while_it_waits(proxy: &Target, app: &App) {
     let mut running = proxy.connect().await;
-    running.send("GET /1000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    running
+        .send("GET /1000 HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\n")
+        .await;
     eventually("the place is held", || app.seen.live() == 1).await;
     let mut waiting = proxy.connect().await;
-    let head = "POST /0 HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /0 HTTP/1.1\r\nHost: t.default.svc.x\r\nTransfer-Encoding: chunked\r\n\r\n";
     waiting.send(format!("{head}0\r\n\n{INNER}")).await;
     assert_eq!(running.response().await.status(), 200);
     let answered = waiting.rest().await;
@@ -263,58 +282,60 @@ async fn a_doubtful_body_that_is_read_while_its_request_waits_is_refused_too() {
 
 #[tokio::test]
 async fn nothing_is_served_behind_a_doubtful_body_that_nobody_read() {
-    let watched = Watched::start(|builder| builder).await;
-    for end in DOUBTFUL_ENDS {
-        let mut client = Client::connect(watched.proxy.address()).await;
-        // A probe is answered without its body.
-        let head = "POST / HTTP/1.1\r\nHost: t\r\nK-Network-Probe: queue\r\n\
-                    Transfer-Encoding: chunked\r\n\r\n";
-        client
-            .send(format!("{head}{end}{INNER}{INNER}{INNER}"))
-            .await;
-        let answered = client.rest().await;
-        let answered = String::from_utf8_lossy(&answered);
-        let answers = answered.matches("HTTP/1.1 ").count();
-        assert!((1..=2).contains(&answers), "{end:?}: {answered}");
+    for watched in Watched::each(0).await {
+        for end in DOUBTFUL_ENDS {
+            let mut client = Client::connect(watched.proxy.address()).await;
+            // A probe is answered without its body.
+            let head = "POST / HTTP/1.1\r\nHost: t.default.svc.x\r\nK-Network-Probe: queue\r\n\
+                        Transfer-Encoding: chunked\r\n\r\n";
+            client
+                .send(format!("{head}{end}{INNER}{INNER}{INNER}"))
+                .await;
+            let answered = client.rest().await;
+            let answered = String::from_utf8_lossy(&answered);
+            let answers = answered.matches("HTTP/1.1 ").count();
+            assert!((1..=2).contains(&answers), "{end:?}: {answered}");
+            assert!(
+                answered.matches(" 200 ").count() <= 1,
+                "{end:?}: {answered}"
+            );
+        }
+        let requests = watched.requests();
         assert!(
-            answered.matches(" 200 ").count() <= 1,
-            "{end:?}: {answered}"
+            requests
+                .iter()
+                .all(|request| request.target() != "/smuggled")
         );
+        watched.serves().await;
     }
-    let requests = watched.app.seen.requests();
-    assert!(
-        requests
-            .iter()
-            .all(|request| request.target() != "/smuggled")
-    );
-    watched.serves().await;
 }
 
 #[tokio::test]
 async fn heads_that_are_none_reach_nobody() {
-    let watched = Watched::start(|builder| builder).await;
-    let before = watched.app.seen.count();
-    for start in [
-        "GET / HTTP/1.1\r\nHost: a\r\nHost: b",
-        "GET / HTTP/1.1",
-        "GET / HTTP/1.1\r\nHost: a\r\nX\0: y",
-        "GET / HTTP/1.1\r\nHost: a\r\nX: y\0z",
-        "GET / HTTP/1.1\r\nHost: a\r\nX : y",
-        "GET / HTTP/1.1\r\nHost: a\r\n: y",
-        "GET / HTTP/1.1\r\nHost: a\r\nno colon",
-        "GET /\0 HTTP/1.1\r\nHost: a",
-        "GET / HTTP/9.9\r\nHost: a",
-        "GET /a b HTTP/1.1\r\nHost: a",
-        "GE T / HTTP/1.1\r\nHost: a",
-        "GET / HTTP/1.1\r\nHost: a b",
-        "GET  / HTTP/1.1\r\nHost: a",
-        "GET / http/1.1\r\nHost: a",
-        "\0\0\0\0",
-        "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}\u{fc}\u{3}\u{3}",
-    ] {
-        let answered = answers(&watched, format!("{start}\r\n\r\n").as_bytes()).await;
-        assert!(!answered.contains(" 200 "), "{start:?}: {answered}");
-        assert_eq!(watched.app.seen.count(), before, "{start:?}");
+    for watched in Watched::each(0).await {
+        let before = watched.requests().len();
+        for start in [
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: b",
+            "GET / HTTP/1.1",
+            "GET / HTTP/1.1\r\nHost: a\r\nX\0: y",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: y\0z",
+            "GET / HTTP/1.1\r\nHost: a\r\nX : y",
+            "GET / HTTP/1.1\r\nHost: a\r\n: y",
+            "GET / HTTP/1.1\r\nHost: a\r\nno colon",
+            "GET /\0 HTTP/1.1\r\nHost: a",
+            "GET / HTTP/9.9\r\nHost: a",
+            "GET /a b HTTP/1.1\r\nHost: a",
+            "GE T / HTTP/1.1\r\nHost: a",
+            "GET / HTTP/1.1\r\nHost: a b",
+            "GET  / HTTP/1.1\r\nHost: a",
+            "GET / http/1.1\r\nHost: a",
+            "\0\0\0\0",
+            "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}\u{fc}\u{3}\u{3}",
+        ] {
+            let answered = answers(&watched, format!("{start}\r\n\r\n").as_bytes()).await;
+            assert!(!answered.contains(" 200 "), "{start:?}: {answered}");
+            assert_eq!(watched.requests().len(), before, "{start:?}");
+        }
+        watched.serves().await;
     }
-    watched.serves().await;
 }

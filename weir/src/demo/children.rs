@@ -1,30 +1,37 @@
 //! The demo's processes: a model-server and the queue-proxy in front of it.
 
-use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::process::Stdio;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::ValueEnum as _;
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use model_server::Cost;
+use peers::network::Network;
 use policy::Span;
 use policy::gate::Late;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::Instant;
 
 use super::Program;
 use super::gpu::SoftGpu;
+use super::spawn::Spawn;
 
 /// Knative's fixed ports, which the queue-proxy listens on.
 const PROXY_PORTS: [u16; 3] = [8012, 8022, 9090];
 /// Where it tells Weir's metrics.
 const METRICS_PORT: u16 = 9091;
+/// A model-server's port in a network of its own.
+const MODEL_PORT: u16 = 8080;
 /// The revision that the pods are of, in namespace `default`.
 pub(crate) const REVISION: &str = "demo-00001";
+/// The kubelet's probe of a queue-proxy.
+const PROBE: [(&str, &str); 2] = [
+    ("User-Agent", "kube-probe/demo"),
+    ("K-Network-Probe", "queue"),
+];
 /// A child that is not ready by then is broken.
 pub(crate) const READY_MAX: Duration = Duration::from_secs(10);
 
@@ -87,13 +94,49 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// Where a pod is, and whose queue-proxy it has.
+#[derive(Debug)]
+pub(crate) enum Site {
+    /// On an address of this machine, with our own.
+    Address(IpAddr),
+    /// In a network of its own, with the program at this path: Knative's listens on fixed ports of every address.
+    Network(Network, PathBuf),
+}
+
+impl Site {
+    const fn ip(&self) -> IpAddr {
+        match self {
+            Self::Address(ip) => *ip,
+            Self::Network(network, _) => IpAddr::V4(network.inside),
+        }
+    }
+
+    /// Returns where its model-server listens: where only the pod reaches it, if this process does as well.
+    fn model(&self) -> anyhow::Result<SocketAddr> {
+        match self {
+            Self::Address(_) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+                .and_then(|listener| listener.local_addr())
+                .context("no port is free on 127.0.0.1"),
+            Self::Network(network, _) => Ok((network.inside, MODEL_PORT).into()),
+        }
+    }
+
+    fn within(&self, spawn: Spawn) -> Spawn {
+        match self {
+            Self::Address(_) => spawn,
+            Self::Network(network, _) => spawn.within(network),
+        }
+    }
+}
+
 /// The running processes. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Children {
-    bind: IpAddr,
-    app_port: u16,
     proxy: Child,
     model: Child,
+    model_address: SocketAddr,
+    /// Behind the processes: a network goes after them.
+    site: Site,
 }
 
 impl Children {
@@ -104,32 +147,38 @@ impl Children {
         gpu: &SoftGpu,
         settings: Settings,
     ) -> anyhow::Result<Self> {
-        Self::start_on(bind, cost, gpu, 0, settings).await
+        Self::start_on(Site::Address(bind), cost, gpu, 0, settings).await
     }
 
-    /// The same on the GPU of this number.
+    /// The same at a site, on the GPU of this number.
     pub(crate) async fn start_on(
-        bind: IpAddr,
+        site: Site,
         cost: Cost,
         gpu: &SoftGpu,
         device: usize,
         settings: Settings,
     ) -> anyhow::Result<Self> {
-        are_free(bind, &PROXY_PORTS)?;
-        let app_port = TcpListener::bind(("127.0.0.1", 0))
-            .and_then(|listener| listener.local_addr())
-            .context("no port is free on 127.0.0.1")?
-            .port();
-        let model = spawn(
-            Program::ModelServer,
-            [
-                ("PORT", app_port.to_string()),
-                ("MODEL_GPU", device.to_string()),
-            ]
-            .into_iter()
-            .chain(cost.environment())
-            .chain(gpu.environment()),
-        )?;
+        if let Site::Address(ip) = site {
+            are_free(ip, &PROXY_PORTS)?;
+        }
+        let model_address = site.model()?;
+        let app_port = model_address.port();
+        let model = Spawn::new(Program::ModelServer).environment([
+            // The wildcard where it has a network of its own, for the queue-proxy asks it on loopback.
+            (
+                "MODEL_BIND",
+                match site {
+                    Site::Address(_) => model_address.ip().to_string(),
+                    Site::Network(..) => Ipv4Addr::UNSPECIFIED.to_string(),
+                },
+            ),
+            ("PORT", app_port.to_string()),
+            ("MODEL_GPU", device.to_string()),
+        ]);
+        let model = model
+            .environment(cost.environment())
+            .environment(gpu.environment());
+        let model = site.within(model).spawn()?;
         let knative = [
             ("SERVING_NAMESPACE", "default"),
             ("SERVING_CONFIGURATION", "demo"),
@@ -146,20 +195,26 @@ impl Children {
         .map(|(name, value)| (name, value.to_owned()));
         let probe =
             format!(r#"{{"httpGet":{{"path":"/ready","port":{app_port}}},"successThreshold":1}}"#);
-        let proxy = spawn(
-            Program::QueueProxy,
-            knative.into_iter().chain(settings.environment()).chain([
+        let proxy = match &site {
+            Site::Address(ip) => {
+                Spawn::new(Program::QueueProxy).environment([("WEIR_BIND", ip.to_string())])
+            }
+            Site::Network(_, path) => Spawn::foreign(path),
+        };
+        let proxy = proxy
+            .environment(knative)
+            .environment(settings.environment())
+            .environment([
                 ("REVISION_TIMEOUT_SECONDS", TIMEOUT.as_secs().to_string()),
                 ("USER_PORT", app_port.to_string()),
-                ("WEIR_BIND", bind.to_string()),
                 ("SERVING_READINESS_PROBE", probe),
-            ]),
-        )?;
+            ]);
+        let proxy = site.within(proxy).spawn()?;
         let mut children = Self {
-            bind,
-            app_port,
             proxy,
             model,
+            model_address,
+            site,
         };
         children.ready().await?;
         Ok(children)
@@ -167,7 +222,7 @@ impl Children {
 
     /// Where requests go.
     pub(crate) fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.bind, PROXY_PORTS[0])
+        SocketAddr::new(self.site.ip(), PROXY_PORTS[0])
     }
 
     /// The model-server's process.
@@ -190,8 +245,7 @@ impl Children {
 
     /// How many requests the model-server has served to the end.
     pub(crate) async fn served(&self) -> anyhow::Result<u64> {
-        let address = SocketAddr::from(([127, 0, 0, 1], self.app_port));
-        let body = get(address, "/served", None)
+        let body = get(self.model_address, "/served", &[])
             .await
             .context("the model-server does not answer")?;
         body.1
@@ -202,9 +256,13 @@ impl Children {
     /// How long requests were at the user container, by the queue-proxy's own measure: the sum in s, and how many. Only Weir's
     /// settings have it.
     pub(crate) async fn executions(&self) -> anyhow::Result<(f64, u64)> {
-        let (_, page) = get(SocketAddr::new(self.bind, METRICS_PORT), "/metrics", None)
-            .await
-            .context("the queue-proxy's metrics do not answer")?;
+        let (_, page) = get(
+            SocketAddr::new(self.site.ip(), METRICS_PORT),
+            "/metrics",
+            &[],
+        )
+        .await
+        .context("the queue-proxy's metrics do not answer")?;
         let value = |name: &str| {
             let line = page.lines().find(|line| line.starts_with(name));
             line.and_then(|line| line.rsplit(' ').next())
@@ -237,7 +295,7 @@ impl Children {
         loop {
             self.check()?;
             // The kubelet's own probe: the proxy asks the model-server.
-            if let Ok((200, _)) = get(self.address(), "/", Some("queue")).await {
+            if let Ok((200, _)) = get(self.address(), "/", &PROBE).await {
                 return Ok(());
             }
             if begin.elapsed() > READY_MAX {
@@ -259,104 +317,16 @@ pub(crate) fn are_free(bind: IpAddr, ports: &[u16]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a program of this same binary: what runs is what was built.
-pub(crate) fn spawn(
-    program: Program,
-    environment: impl IntoIterator<Item = (&'static str, String)>,
-) -> anyhow::Result<Child> {
-    Spawn::new(program).environment(environment).spawn()
-}
-
-/// The same, with what else it may need.
-#[derive(Debug)]
-pub(crate) struct Spawn {
-    program: Program,
-    arguments: Vec<OsString>,
-    environment: Vec<(String, String)>,
-    stdin: Stdio,
-    stdout: Stdio,
-    stderr: Stdio,
-}
-
-impl Spawn {
-    /// Without input and output, its errors where this program's go.
-    pub(crate) fn new(program: Program) -> Self {
-        Self {
-            program,
-            arguments: Vec::new(),
-            environment: Vec::new(),
-            stdin: Stdio::null(),
-            stdout: Stdio::null(),
-            stderr: Stdio::inherit(),
-        }
-    }
-
-    pub(crate) fn arguments(mut self, arguments: impl IntoIterator<Item = OsString>) -> Self {
-        self.arguments.extend(arguments);
-        self
-    }
-
-    pub(crate) fn environment(
-        mut self,
-        variables: impl IntoIterator<Item = (impl Into<String>, String)>,
-    ) -> Self {
-        let each = variables.into_iter();
-        self.environment
-            .extend(each.map(|(name, value)| (name.into(), value)));
-        self
-    }
-
-    pub(crate) fn stdin(mut self, stdin: Stdio) -> Self {
-        self.stdin = stdin;
-        self
-    }
-
-    pub(crate) fn stdout(mut self, stdout: Stdio) -> Self {
-        self.stdout = stdout;
-        self
-    }
-
-    pub(crate) fn stderr(mut self, stderr: Stdio) -> Self {
-        self.stderr = stderr;
-        self
-    }
-
-    /// Starts it: killed when the handle is dropped, and when this thread ends, as by the end of the process. Not to be
-    /// called by a thread that ends before.
-    pub(crate) fn spawn(self) -> anyhow::Result<Child> {
-        let own = std::env::current_exe().context("cannot find the running program")?;
-        let name = self
-            .program
-            .to_possible_value()
-            .context("every program has a name")?;
-        Command::new(own)
-            .arg("child")
-            .arg(name.get_name())
-            .args(["--parent", &std::process::id().to_string(), "--"])
-            .args(self.arguments)
-            .env_clear()
-            .envs(self.environment)
-            .stdin(self.stdin)
-            .stdout(self.stdout)
-            .stderr(self.stderr)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("cannot start the {}", name.get_name()))
-    }
-}
-
 pub(crate) async fn get(
     address: SocketAddr,
     path: &str,
-    probe: Option<&str>,
+    headers: &[(&str, &str)],
 ) -> anyhow::Result<(u16, String)> {
     let client =
         Client::builder(TokioExecutor::new()).build_http::<http_body_util::Empty<bytes::Bytes>>();
     let mut request = http::Request::get(format!("http://{address}{path}"));
-    if let Some(probe) = probe {
-        request = request
-            .header("User-Agent", "kube-probe/demo")
-            .header("K-Network-Probe", probe);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
     }
     let response = client
         .request(request.body(http_body_util::Empty::new())?)

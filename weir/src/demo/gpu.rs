@@ -15,7 +15,7 @@ use tokio::process::Child;
 use tokio::time::Instant;
 
 use super::Program;
-use super::children::spawn;
+use super::spawn::spawn;
 
 /// By how much memory and links are smaller than the GPU's: 64, so that a laptop has room for it.
 const BYTES: u32 = 64;

@@ -7,6 +7,7 @@ mod replay;
 mod report;
 mod route;
 mod shares;
+mod spawn;
 mod trace;
 pub(crate) mod validate;
 mod workload;

@@ -1,5 +1,6 @@
 //! Measures activator-ext beside other proxies in front of the same pod, in turn, in one run: Weir's own queue-proxy with
-//! deadlines, nginx where it is installed, and Envoy where `ENVOY` names it; and what requests take that wait.
+//! deadlines, nginx where it is installed, Envoy where `ENVOY` names it, and Knative's activator where `KNATIVE_ACTIVATOR`
+//! does (in a network namespace, and beside it ours in another one); and what requests take that wait.
 //!
 //! `cargo run --profile dist -p tests --bin activator-bench -- [--rounds N] [--seconds S] [--binaries FOLDER]`
 //!
@@ -19,6 +20,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use peers::knative::ACTIVATOR_VARIABLE;
+use peers::network::Network;
 use tests::bench::figures::{
     CLIENTS, Figures, PROTOCOLS, RATE, Shown, cell, measure, median, title,
 };
@@ -29,7 +32,7 @@ const USAGE: &str = "usage: activator-bench [--rounds N] [--seconds S] [--binari
     --rounds N         how often each proxy has its turn, 1 to 99 (3)\n\
     --seconds S        how long each load lasts, 1 to 60 (2)\n\
     --binaries FOLDER  where activator-ext and queue-proxy are (beside this program)\n\
-    ENVOY names an Envoy, to be measured too";
+    ENVOY and KNATIVE_ACTIVATOR name programs to be measured too; Knative's needs root";
 const BODIES: [usize; 2] = [0, 64 * 1024];
 
 struct Options {
@@ -103,6 +106,15 @@ async fn bench(options: &Options) -> anyhow::Result<()> {
     }
     if let Some(envoy) = std::env::var_os("ENVOY") {
         kinds.push(Kind::Envoy(envoy.into()));
+    }
+    if let Some(knative) = std::env::var_os(ACTIVATOR_VARIABLE) {
+        match Network::new(&[]) {
+            Ok(_possible) => {
+                kinds.push(Kind::ActivatorInNetwork(activator.clone()));
+                kinds.push(Kind::KnativeActivator(knative.into()));
+            }
+            Err(error) => println!("Knative's activator is not measured: {error}\n"),
+        }
     }
     let pod = process::App::start().await?;
     let mut shown: Figures<Shown> = BTreeMap::new();

@@ -16,8 +16,9 @@ use peers::revision::Revision;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tests::bench::load::{HOST, Protocol};
-use tests::bench::process::{activator_of, resident_kibibytes};
+use tests::bench::process::activator_of;
 use tests::metrics::Metrics;
+use tests::procfs::resident_bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -64,7 +65,10 @@ pub(crate) async fn measure(binary: &Path, pod: u16, protocol: Protocol) -> anyh
         ensure!(begin.elapsed() < PATIENCE, "activator-ext does not listen");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let resident = || resident_kibibytes(pid).context("activator-ext has ended");
+    let resident = || {
+        let bytes = resident_bytes(pid).context("activator-ext has ended")?;
+        Ok::<_, anyhow::Error>(bytes as f64 / 1024.0)
+    };
     let idle = resident()?;
     let mut answers = JoinSet::new();
     let mut connection = None;

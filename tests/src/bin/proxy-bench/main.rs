@@ -25,6 +25,7 @@ use tests::bench::figures::{
 };
 use tests::bench::load::Protocol;
 use tests::bench::process::Kind;
+use tests::bench::quota::Quota;
 use tests::bench::{app, load, process};
 
 const USAGE: &str = "usage: proxy-bench [--rounds N] [--seconds S] [--weir BINARY] [--before BINARY]\n\
@@ -201,7 +202,7 @@ async fn bench(options: &Options) -> anyhow::Result<()> {
             if matches!(kind, Kind::Direct) {
                 continue;
             }
-            if let Some(group) = process::Quota::new(QUOTA_PERCENT) {
+            if let Some(group) = Quota::new(QUOTA_PERCENT) {
                 let running = kind.start(app.port, Some(&group)).await?;
                 let figures = measure(&running, Protocol::Http1, 0, options.span).await?;
                 quota

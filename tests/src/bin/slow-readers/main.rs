@@ -123,7 +123,7 @@ async fn run(options: &Options) -> anyhow::Result<()> {
         options.weir.display()
     );
     let mut binaries = vec![("Weir", options.weir.clone())];
-    if let Some(binary) = std::env::var_os("KNATIVE_QUEUE_PROXY") {
+    if let Some(binary) = std::env::var_os(peers::knative::QUEUE_PROXY_VARIABLE) {
         binaries.push(("Knative", binary.into()));
     }
     println!(

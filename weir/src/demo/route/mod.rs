@@ -3,9 +3,11 @@
 //! Real programs on loopback; each instance has a software GPU of its own. Hit rates are what a client sees. When an
 //! instance computes is what its model-server says; see [`measure`] for what is made of it.
 
+mod activator;
 mod fleet;
 mod measure;
 mod report;
+mod setup;
 mod speeds;
 
 use std::process::ExitCode;
@@ -18,8 +20,9 @@ use super::replay::{self, Answer, Outcome};
 use super::report::print;
 use super::workload::Workload;
 use super::{Arguments, progress_bar};
-use fleet::{Fleet, Setup};
+use fleet::Fleet;
 use report::{Report, Run};
+use setup::{KnativePrograms, Setup};
 pub(super) use speeds::{SPEEDS_DEFAULT, Speeds};
 
 /// Runs the scenario. Exit code 1: a request was not answered exactly once.
@@ -27,11 +30,22 @@ pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::R
     let speeds = arguments.speeds.get();
     fleet::addresses(arguments.bind, speeds.len())?;
     let gpu = SoftGpu::several(u32::try_from(speeds.len())?).await?;
+    let knative = KnativePrograms::from_environment();
+    let mut setups = vec![Setup::Stock, Setup::QueueProxies, Setup::Weir];
+    if knative.is_ok() {
+        setups.push(Setup::Knative);
+    }
     let mut runs = Vec::new();
-    for setup in Setup::ALL {
-        let slo = workload.longest_objective();
-        let bind = arguments.bind;
-        let mut fleet = Fleet::start(bind, workload.cost, speeds, &gpu, setup, slo).await?;
+    for setup in setups {
+        let mut fleet = match (setup, &knative) {
+            (Setup::Knative, Ok(programs)) => {
+                Fleet::start_knative(programs, workload.cost, speeds, &gpu).await?
+            }
+            _ => {
+                let slo = workload.longest_objective();
+                Fleet::start(arguments.bind, workload.cost, speeds, &gpu, setup, slo).await?
+            }
+        };
         let pids = fleet.model_pids();
         let progress = progress_bar(setup.name(), workload, arguments.json);
         let answers = replay::replay(fleet.target(), workload, &progress).await;
@@ -59,6 +73,7 @@ pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::R
         speeds: speeds.to_vec(),
         device,
         runs,
+        skipped: knative.err(),
     };
     let text = if arguments.json {
         serde_json::to_string(&report)?

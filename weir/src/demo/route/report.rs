@@ -21,6 +21,9 @@ pub(super) struct Report {
     /// What the functions computed on.
     pub(super) device: Device,
     pub(super) runs: Vec<Run>,
+    /// Why Knative's own programs were not run.
+    #[serde(skip)]
+    pub(super) skipped: Option<String>,
 }
 
 /// One run's result.
@@ -121,12 +124,16 @@ impl Report {
         let mut text = format!(
             "Instances of speed {}, {} requests in {:.1} s, load {:.2}, slice {}; containerConcurrency 1.\n\
              stock: Knative's rules, in order of arrival. queue-proxies: any instance at once, deadline queues there. \
-             weir: one deadline queue before all.\n{table}\n{}\n",
+             weir: one deadline queue before all. knative: {}\n{table}\n{}\n",
             speeds.join(", "),
             workload.requests.len(),
             workload.span.as_secs_f64(),
             self.load,
             self.seed,
+            self.skipped.as_ref().map_or_else(
+                || "its own activator and queue-proxies.".to_owned(),
+                |why| format!("not run, {why}."),
+            ),
             self.device.line(),
         );
         if !self.every_request_was_answered_once() {

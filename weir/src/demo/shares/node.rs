@@ -19,8 +19,9 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::{Instant, timeout};
 
 use super::super::Program;
-use super::super::children::{Spawn, get};
+use super::super::children::get;
 use super::super::gpu::SoftGpu;
+use super::super::spawn::Spawn;
 use super::ask::{Ask, Pod, Rule};
 use super::hindrance::{ActiveHindrance, Hindrance, PodSocket};
 use super::measure::Stretch;
@@ -173,7 +174,7 @@ impl Node {
         let begin = Instant::now();
         loop {
             self.check()?;
-            let (_, text) = get(self.control, "/v1/instances", None)
+            let (_, text) = get(self.control, "/v1/instances", &[])
                 .await
                 .context("the agent does not answer")?;
             let told: Value =
@@ -303,7 +304,7 @@ impl Node {
     /// What the agent says each pod has used, in s.
     pub(crate) async fn used_seconds(&mut self) -> anyhow::Result<Vec<f64>> {
         self.check()?;
-        let (status, page) = get(self.metrics, "/metrics", None)
+        let (status, page) = get(self.metrics, "/metrics", &[])
             .await
             .context("the agent's metrics do not answer")?;
         if status != 200 {

@@ -1,0 +1,62 @@
+//! Processes with a share of a CPU.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+use super::command::prefixed;
+
+/// Writes itself into the group named first and becomes what is named after it.
+const JOIN: &str = "echo $$ > \"$0\" && exec \"$@\"";
+
+/// A control group with a CPU quota. Removed when dropped.
+#[derive(Debug)]
+pub struct Quota {
+    folder: PathBuf,
+}
+
+impl Quota {
+    /// So many per cent of one CPU; `None` where this process may not make control groups.
+    pub fn new(percent: u32) -> Option<Self> {
+        let name = format!("weir-bench-{}", std::process::id());
+        let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let (root, file, text) = if unified {
+            (
+                "/sys/fs/cgroup",
+                "cpu.max",
+                format!("{} 100000", percent * 1000),
+            )
+        } else {
+            (
+                "/sys/fs/cgroup/cpu",
+                "cpu.cfs_quota_us",
+                (percent * 1000).to_string(),
+            )
+        };
+        let folder = Path::new(root).join(name);
+        fs::create_dir(&folder).ok()?;
+        let quota = Self { folder };
+        fs::write(quota.folder.join(file), text).ok()?;
+        Some(quota)
+    }
+
+    /// The same command, which is in the group before it runs, and so are its children.
+    pub(super) fn within(&self, command: &Command) -> Command {
+        let group = self.folder.join("cgroup.procs");
+        let shell = [
+            "/bin/sh".as_ref(),
+            "-c".as_ref(),
+            JOIN.as_ref(),
+            group.as_os_str(),
+        ];
+        prefixed(shell, command)
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        // A group with a process in it stays; its name tells whose it is.
+        let _removed = fs::remove_dir(&self.folder);
+    }
+}
