@@ -4,14 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use policy::{Span, Time};
+use policy::{Time, routing};
 use proxy::upstream::Upstream;
 use tokio::sync::Notify;
 
 use crate::view::RevisionName;
-
-/// An instance with requests of which nothing was heard for so long is looked at.
-const SILENCE: Span = Span::from_millis(400);
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -81,9 +78,9 @@ impl Instance {
         self.suspected.notified().await;
     }
 
-    /// Whether requests are there and nothing was heard of it for too long.
+    /// See [`routing::is_silent`].
     pub(crate) fn is_silent(&self, now: Time) -> bool {
-        self.requests.load(Ordering::Relaxed) > 0
-            && now.since(Time(self.heard.load(Ordering::Relaxed))) >= SILENCE
+        let heard = Time(self.heard.load(Ordering::Relaxed));
+        routing::is_silent(now, self.requests(), heard)
     }
 }

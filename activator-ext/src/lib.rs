@@ -254,15 +254,16 @@ fn encryption(config: &Config) -> Result<(Option<Arc<Tls>>, Option<Arc<TrustStor
     Ok((tls, Some(trust)))
 }
 
-/// Serves on until no request has come for so long, and what is open has ended.
+/// Serves on until no request has come for so long, and what is open has ended; not longer than [`DRAIN_MAX`].
 async fn drain(data: &Data, servers: Servers, quiet: Duration, telemetry: Telemetry) -> ExitCode {
     data.is_stopping.store(true, Ordering::Relaxed);
     let mut last = data.last_request.subscribe();
     let begin = Instant::now();
+    let end = begin + DRAIN_MAX;
     loop {
         let until = (*last.borrow_and_update()).max(begin) + quiet;
         tokio::select! {
-            () = tokio::time::sleep_until(until) => break,
+            () = tokio::time::sleep_until(until.min(end)) => break,
             _request = last.changed() => {}
         }
     }
@@ -274,7 +275,7 @@ async fn drain(data: &Data, servers: Servers, quiet: Duration, telemetry: Teleme
         data.tunnels.wait().await;
     };
     // Those that are left are cut.
-    let _in_time = tokio::time::timeout_at(begin + DRAIN_MAX, ended).await;
+    let _in_time = tokio::time::timeout_at(end, ended).await;
     let flushed = tokio::task::spawn_blocking(move || {
         telemetry.shut_down();
         lines::stdout().flush();

@@ -3,15 +3,21 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use proxy::buffered::Buffered;
 use proxy::upstream::{DIAL_ATTEMPTS, Settings, Upstream};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 /// What error messages call it.
 pub(crate) const PEER: &str = "Knative's activator";
 /// Idle connections that are kept to it.
 const IDLE_MAX: usize = 100;
+
+/// A name that was not found is looked up again after so long.
+const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -22,6 +28,8 @@ pub(crate) struct PassThrough {
     current: ArcSwapOption<Upstream>,
     /// A connection could not be had: the name is looked up anew.
     is_doubtful: AtomicBool,
+    /// When the name was last looked up in vain. Held meanwhile: all requests wait for one look-up.
+    failed: Mutex<Option<Instant>>,
 }
 
 impl PassThrough {
@@ -33,17 +41,31 @@ impl PassThrough {
             buffered,
             current: ArcSwapOption::empty(),
             is_doubtful: AtomicBool::new(false),
+            failed: Mutex::default(),
         }
     }
 
-    /// Returns connections to it; `None` if there is none, or its name is not known.
+    /// Returns connections to it; `None` if there is none, or its name was never found.
     pub(crate) async fn upstream(&self) -> Option<Arc<Upstream>> {
         let is_doubtful = self.is_doubtful.swap(false, Ordering::Relaxed);
         if let Some(known) = self.current.load_full().filter(|_| !is_doubtful) {
             return Some(known);
         }
-        let address = self.look_up().await?;
-        if let Some(known) = self.current.load_full()
+        let before = self.current.load_full();
+        let mut failed = self.failed.lock().await;
+        let current = self.current.load_full();
+        if current.as_ref().map(Arc::as_ptr) != before.as_ref().map(Arc::as_ptr) {
+            return current;
+        }
+        // Where it was the last time is the best guess meanwhile.
+        if failed.is_some_and(|at| at.elapsed() < LOOK_UP_PAUSE) {
+            return current;
+        }
+        let Some(address) = self.look_up().await else {
+            *failed = Some(Instant::now());
+            return current;
+        };
+        if let Some(known) = current
             && known.address() == address
         {
             return Some(known);

@@ -431,22 +431,19 @@ impl Registry {
     pub(crate) fn figures(&self, visit: &mut dyn FnMut(FunctionFigures<'_>)) {
         let served = self.served();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pods_of: HashMap<&RevisionName, usize> = HashMap::new();
+        for (name, _) in parts.pods.keys() {
+            *pods_of.entry(name).or_default() += 1;
+        }
         for running in parts.functions.values() {
             let function = &running.function;
             let of_it = |served: &&Arc<LiveRevision>| Arc::ptr_eq(&served.function, function);
             let Some(first) = served.iter().find(of_it) else {
                 continue;
             };
-            let names: Vec<_> = served
-                .iter()
-                .filter(of_it)
-                .map(|it| &it.revision.name)
-                .collect();
-            let pods = parts
-                .pods
-                .keys()
-                .filter(|(name, _)| names.contains(&name))
-                .count();
+            let own = served.iter().filter(of_it);
+            let pods = own.filter_map(|it| pods_of.get(&it.revision.name));
+            let pods: usize = pods.sum();
             let standing = function.standing();
             let ready = standing.instances.len().saturating_sub(standing.ejected);
             visit(FunctionFigures {

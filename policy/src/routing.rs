@@ -30,6 +30,7 @@ mod settings;
 
 pub use action::{Action, Decision, EjectReason, RefuseReason, RouteReason};
 pub use bindings::BindingId;
+pub use health::is_silent;
 pub use instance::InstanceId;
 pub use router::{Completion, Router};
 pub use settings::{

@@ -20,6 +20,16 @@ const SLOW_START_ANSWERS: u32 = 5;
 /// … or after this time.
 const SLOW_START: Span = Span::from_secs(10);
 
+/// An instance with requests of which nothing was heard for so long is to be probed.
+const SILENCE: Span = Span::from_millis(400);
+
+/// Returns whether an instance with so many requests, of which something was last heard at `heard`, is to be probed although
+/// no exchange with it has failed: a process that is stopped keeps its connections open.
+#[must_use]
+pub fn is_silent(now: Time, requests: u32, heard: Time) -> bool {
+    requests > 0 && now.since(heard) >= SILENCE
+}
+
 /// See the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Health {
@@ -133,5 +143,16 @@ mod tests {
             health.answered();
         }
         assert_eq!(health.slow_places(Time::ZERO), None);
+    }
+
+    #[test]
+    fn an_instance_is_silent_only_while_it_has_requests() {
+        let heard = Time(1_000);
+        let later = heard.after(SILENCE);
+        assert!(is_silent(later, 1, heard));
+        assert!(!is_silent(later, 0, heard));
+        assert!(!is_silent(Time(later.0 - 1), 1, heard));
+        // A clock that is read on another core may be behind.
+        assert!(!is_silent(Time(0), 1, heard));
     }
 }

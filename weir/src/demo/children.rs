@@ -193,8 +193,10 @@ impl Children {
             ("WEIR_PODINFO", "/nonexistent"),
         ]
         .map(|(name, value)| (name, value.to_owned()));
-        let probe =
-            format!(r#"{{"httpGet":{{"path":"/ready","port":{app_port}}},"successThreshold":1}}"#);
+        // As Kubernetes fills it in.
+        let probe = format!(
+            r#"{{"httpGet":{{"path":"/ready","port":{app_port},"host":"127.0.0.1","scheme":"HTTP"}},"successThreshold":1}}"#
+        );
         let proxy = match &site {
             Site::Address(ip) => {
                 Spawn::new(Program::QueueProxy).environment([("WEIR_BIND", ip.to_string())])
