@@ -335,6 +335,58 @@ fn a_missed_probe_ejects_until_one_is_answered() {
 }
 
 #[test]
+fn the_last_one_that_has_missed_a_probe_is_ejected_when_another_comes() {
+    let mut world = World::with(Rule::LateBinding, &[single(0)]);
+    let now = world.now;
+    world
+        .router
+        .probed(now, InstanceId(0), false, &mut world.actions);
+    assert_eq!((world.router.ready(), world.router.ejected()), (1, 0));
+    let comes = world.router.add(now, single(1), &mut world.actions);
+    assert_eq!((world.router.ready(), world.router.ejected()), (1, 1));
+    assert_eq!(world.bound(0).0, comes.0);
+    // The same where both stand still and the one that was ejected first is the first to answer again.
+    world.router.probed(now, comes, false, &mut world.actions);
+    assert_eq!((world.router.ready(), world.router.ejected()), (1, 1));
+    world
+        .router
+        .probed(now, InstanceId(0), true, &mut world.actions);
+    assert_eq!((world.router.ready(), world.router.ejected()), (1, 1));
+    assert_eq!(world.bound(0).0, 0);
+    // One that answers again counts as any other.
+    world.router.probed(now, comes, true, &mut world.actions);
+    assert_eq!((world.router.ready(), world.router.ejected()), (2, 0));
+}
+
+#[test]
+fn one_that_accepts_no_connection_and_misses_a_probe_is_back_only_when_it_answers_one() {
+    let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
+    let mut failures = 0;
+    while failures < 3 {
+        let (at, binding) = world.bound(0);
+        if at == 1 {
+            world.end(binding, Completion::NotConnected);
+            failures += 1;
+        } else {
+            world.answered(binding);
+        }
+    }
+    assert_eq!((world.router.ready(), world.router.ejected()), (1, 1));
+    let now = world.now;
+    world
+        .router
+        .probed(now, InstanceId(1), false, &mut world.actions);
+    assert_eq!(world.router.next_wake(now), None);
+    world.advance(100 * SECOND.0);
+    assert_eq!((world.router.ready(), world.router.ejected()), (1, 1));
+    let now = world.now;
+    world
+        .router
+        .probed(now, InstanceId(1), true, &mut world.actions);
+    assert_eq!((world.router.ready(), world.router.ejected()), (2, 0));
+}
+
+#[test]
 fn a_request_that_found_no_connection_goes_elsewhere_in_its_old_order() {
     let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
     let first = world.request(100, 10);

@@ -247,6 +247,7 @@ struct ProcessLog {
 
 impl<S: Subscriber> Layer<S> for ProcessLog {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        #[expect(clippy::disallowed_methods, reason = "when it was, for people")]
         let mut line = self.line(event, SystemTime::now());
         line.push('\n');
         if self.config.to_stdout {

@@ -91,6 +91,7 @@ impl Profiling {
                 &format!("no profile can be taken: {error}"),
             )
         };
+        #[expect(clippy::disallowed_methods, reason = "when it was, for people")]
         let begun = std::time::SystemTime::now();
         let guard = match ProfilerGuardBuilder::default().frequency(FREQUENCY).build() {
             Ok(guard) => guard,

@@ -144,6 +144,10 @@ impl Spans {
     /// The response has ended.
     pub fn end(mut self, status: u16, app_status: Option<u16>) {
         self.admitted();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "spans are in the wall clock's time"
+        )]
         let now = SystemTime::now();
         if let Some(mut client) = self.client.take() {
             set_status(&mut client, app_status, 400);

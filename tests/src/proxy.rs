@@ -381,7 +381,8 @@ impl Drop for Proxy {
 }
 
 /// An address of 127.0.0.0/8 that no other test uses, in this process or another.
-pub(crate) fn fresh_address() -> IpAddr {
+#[must_use]
+pub fn fresh_address() -> IpAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let [_, _, high, low] = std::process::id().to_be_bytes();

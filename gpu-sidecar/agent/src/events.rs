@@ -91,6 +91,7 @@ impl Events {
             text.truncate(end.unwrap_or(0));
         }
         tracing::info!(event = ?kind, slot, pod, "{text}");
+        #[expect(clippy::disallowed_methods, reason = "when it was, for people")]
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

@@ -1,8 +1,8 @@
 //! When an instance gets no requests, and when it gets few.
 //!
 //! Three connection failures in a row, or one missed probe, eject an instance: for 1 s, twice as long each further time, 60 s at
-//! most. One that was ejected for a probe is back as soon as it answers one; one that accepted no connection when its time
-//! is over, and then one more failure ejects it again. An answer makes all of it good. After it has become ready or come
+//! most. One that has missed a probe is back as soon as it answers one; one that accepted no connection when its time
+//! is over, and then one more failure ejects it again. The last one is kept until there is another. An answer makes all of it good. After it has become ready or come
 //! back, an instance starts slowly: for its first five requests, and 10 s at most, it may have one more request than it
 //! has answered.
 
@@ -36,6 +36,8 @@ pub(super) struct Health {
     failures: u8,
     back_off: Span,
     pub(super) ejected: Option<(EjectReason, Time)>,
+    /// A probe was missed, and nothing was answered since.
+    pub(super) has_missed: bool,
     /// Until when it starts slowly, and its answers since.
     slow: Option<(Time, u32)>,
 }
@@ -46,6 +48,7 @@ impl Health {
             failures: 0,
             back_off: BACK_OFF_MIN,
             ejected: None,
+            has_missed: false,
             slow: Some((now.after(SLOW_START), 0)),
         }
     }
@@ -53,6 +56,7 @@ impl Health {
     /// An exchange has ended well.
     pub(super) const fn answered(&mut self) {
         self.failures = 0;
+        self.has_missed = false;
         self.back_off = BACK_OFF_MIN;
         if let Some((until, answers)) = self.slow {
             let answers = answers + 1;
@@ -88,6 +92,15 @@ impl Health {
     /// It answered a probe: it accepts connections.
     pub(super) const fn passed(&mut self) {
         self.failures = 0;
+        self.has_missed = false;
+    }
+
+    /// It missed a probe. If it is ejected, it is so until it answers one, whatever the reason was.
+    pub(super) const fn missed(&mut self) {
+        self.has_missed = true;
+        if let Some((reason, _)) = &mut self.ejected {
+            *reason = EjectReason::Probe;
+        }
     }
 
     /// How many requests it may have, if it starts slowly.

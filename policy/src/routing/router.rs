@@ -200,6 +200,7 @@ impl Router {
         };
         self.instances[id as usize] = Some(instance);
         self.instances_changed();
+        self.eject_kept(now, actions);
         if was_empty {
             self.rekey(now);
         }
@@ -356,12 +357,16 @@ impl Router {
             return;
         }
         if !is_answered {
+            instance.health.missed();
             self.eject(now, id, EjectReason::Probe, actions);
+            // It may have been ejected before, for another reason.
+            self.instances_changed();
         } else if matches!(instance.health.ejected, Some((EjectReason::Probe, _))) {
             instance.health.come_back(now);
             instance.health.passed();
             actions.push(Action::Return { instance: id });
             self.instances_changed();
+            self.eject_kept(now, actions);
         } else if instance.health.ejected.is_none() {
             instance.health.passed();
         }
@@ -391,6 +396,7 @@ impl Router {
             }
         }
         self.instances_changed();
+        self.eject_kept(now, actions);
     }
 
     /// When [`Router::wake`] next has something to do, if nothing happens before `now`.
@@ -525,6 +531,17 @@ impl Router {
             until,
         });
         self.instances_changed();
+    }
+
+    /// Ejects an instance that has missed a probe and was kept as the last one, now that there is another.
+    fn eject_kept(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let mut usable = self.usable();
+        let kept = usable.find(|(_, instance)| instance.health.has_missed);
+        let kept = kept.map(|(id, _)| id);
+        drop(usable);
+        if let Some(id) = kept {
+            self.eject(now, id, EjectReason::Probe, actions);
+        }
     }
 
     /// Instances have come, gone, or changed their minds.

@@ -12,6 +12,7 @@ mod kubernetes;
 mod queue;
 mod scaling;
 mod smuggling;
+mod statistics;
 mod streams;
 mod subject;
 mod telemetry;
@@ -43,15 +44,11 @@ impl Pod {
         Self::with(App::delaying().await).await
     }
 
-    /// The same at this address, where there is one.
-    async fn at(ip: Option<IpAddr>) -> Self {
-        Self::build(App::delaying().await, ip).await
-    }
-
     async fn with(app: App) -> Self {
         Self::build(app, None).await
     }
 
+    /// A pod at this address, if one is given.
     async fn build(app: App, ip: Option<IpAddr>) -> Self {
         let probe = format!(
             r#"{{"tcpSocket":{{"port":{}}},"successThreshold":1}}"#,

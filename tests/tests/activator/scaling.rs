@@ -1,6 +1,9 @@
+use std::net::SocketAddr;
+
 use peers::autoscaler::{Autoscaler, Stat};
 use peers::revision::Revision;
 use tests::eventually;
+use tests::proxy::fresh_address;
 
 use crate::{Pod, activator, get};
 
@@ -74,19 +77,26 @@ async fn an_autoscaler_that_closes_with_1012_is_connected_again() {
 
 #[tokio::test]
 async fn reports_are_kept_while_there_is_no_autoscaler() {
-    let free = Autoscaler::start().await.address;
+    let place = SocketAddr::new(fresh_address(), 8080);
     let activator = activator()
         .revision(&Revision::new("f-00001"))
-        .arguments(&["--autoscaler", &format!("ws://{free}/")])
+        .arguments(&["--autoscaler", &format!("ws://{place}/")])
         .start()
         .await;
-    // Back-off reaches a second and more: a report has been made by then.
-    let failed = ["outcome=\"failed\""];
-    let is_long = |value| value >= 8.0;
+    let mut client = activator.connect().await;
+    client.send(get("f-00001", "/0")).await;
+    let waits = |value| value == 1.0;
+    activator.has("weir_function_waiting", &[], waits).await;
+    // Two attempts later nobody could send it for the first time.
     let name = "weir_autoscaler_reports_total";
-    activator.has(name, &failed, is_long).await;
-    let autoscaler = Autoscaler::at(free).await;
-    // Those of before, in one go, and no one that is of no use any more.
-    eventually("two reports or more", || autoscaler.received().len() >= 2).await;
-    drop(activator);
+    let failed = activator.metrics().await.value(name, &["failed"]);
+    let is_later = |value| value >= failed.unwrap_or(0.0) + 2.0;
+    activator.has(name, &["failed"], is_later).await;
+    let autoscaler = Autoscaler::at(place).await;
+    let came = || {
+        let received = autoscaler.received().into_iter();
+        let stats = received.filter_map(|report| report.stat);
+        stats.map(|stat| stat.request_count).sum::<f64>()
+    };
+    eventually("the request that came before is reported", || came() == 1.0).await;
 }

@@ -8,13 +8,16 @@ use tests::client::Client;
 use tests::{PATIENCE, eventually};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::{activator, at, get};
 
 /// Of each kind.
 const STREAMS: usize = 100;
 /// Between two events.
-const PERIOD: Duration = Duration::from_millis(100);
+const PERIOD: Duration = Duration::from_millis(500);
+/// For so long instances come and go.
+const LASTING: Duration = Duration::from_secs(60);
 
 /// A pod that echoes through tunnels, and sends events until the client leaves.
 async fn streaming() -> App {
@@ -98,20 +101,29 @@ async fn no_stream_is_cut_while_instances_come_and_go_and_the_activator_gets_sig
         let wanted = from + rounds * 2 * STREAMS;
         eventually("streams go on", || beats.load(Ordering::Relaxed) >= wanted).await;
     };
-    go_on(3).await;
-    let comes = [streaming().await, streaming().await];
-    revision.pods.extend(comes.iter().map(at));
-    activator.set_revision(&revision);
-    activator.has_instances(4).await;
-    go_on(3).await;
-    // Of two that stay one leaves the slice, as a pod does that ends: what it has it keeps.
-    revision.pods.remove(0);
-    activator.set_revision(&revision);
-    activator.has_instances(3).await;
-    drop(comes);
-    go_on(3).await;
+    let begin = Instant::now();
+    let mut comes = Vec::new();
+    while begin.elapsed() < LASTING {
+        // A pod comes; of those with streams one leaves the slice, as a pod does that ends: what it has it keeps.
+        comes.push(streaming().await);
+        revision.pods.push(at(comes.last().unwrap()));
+        activator.set_revision(&revision);
+        activator.has_instances(3).await;
+        go_on(1).await;
+        let leaves = revision.pods.remove(0);
+        activator.set_revision(&revision);
+        activator.has_instances(2).await;
+        go_on(1).await;
+        // It comes back in the place of the one that came.
+        revision.pods.pop();
+        revision.pods.push(leaves);
+        activator.set_revision(&revision);
+        activator.has_instances(2).await;
+        comes.clear();
+        go_on(1).await;
+    }
     activator.terminate();
-    go_on(20).await;
+    go_on(3).await;
     stop.send(true).unwrap();
     let ended = streams.join_all().await;
     assert!(ended.iter().all(|is_whole| *is_whole));

@@ -6,6 +6,7 @@ use peers::autoscaler::Autoscaler;
 use peers::knative::{ACTIVATOR_VARIABLE, KnativeActivator};
 use peers::revision::Revision;
 use tests::activator::Activator;
+use tests::app::App;
 
 use crate::{Pod, activator};
 
@@ -77,7 +78,7 @@ impl Subject {
                 Some(IpAddr::from(address.expect("an address")))
             }
         };
-        Pod::at(ip).await
+        Pod::build(App::delaying().await, ip).await
     }
 
     /// Waits until so many instances serve. Knative's does not say.

@@ -279,6 +279,10 @@ fn percent(millionths: u64) -> u32 {
 }
 
 /// By the calendar, in microseconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "NVML gives the wall clock's time"
+)]
 pub(crate) fn micros_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)

@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 
 /// Requests that wait.
 const WAITING: usize = 10_000;
-/// The budget of the first of them.
+/// The budget of the last of them.
 const BUDGET_MS: usize = 1_000_000;
 /// Streams of a connection.
 const STREAMS: usize = 250;
@@ -73,8 +73,8 @@ pub(crate) async fn measure(binary: &Path, pod: u16, protocol: Protocol) -> anyh
     let mut answers = JoinSet::new();
     let mut connection = None;
     for number in 0..WAITING {
-        // Each is due a tenth of a second after the one before it, whoever comes first.
-        let budget = BUDGET_MS + 100 * number;
+        // Each is due a tenth of a second before the one that came before it.
+        let budget = BUDGET_MS + 100 * (WAITING - number);
         match protocol {
             Protocol::Http1 => {
                 let mut stream = TcpStream::connect(address).await?;
@@ -114,7 +114,7 @@ pub(crate) async fn measure(binary: &Path, pod: u16, protocol: Protocol) -> anyh
     };
     tokio::time::timeout(PATIENCE, all).await??;
     drop(connection);
-    let inversions = turns.windows(2).filter(|pair| pair[0] > pair[1]).count();
+    let inversions = turns.windows(2).filter(|pair| pair[0] < pair[1]).count();
     let begin = Instant::now();
     let mut after = resident()?;
     while begin.elapsed() < SETTLED {
@@ -127,7 +127,7 @@ pub(crate) async fn measure(binary: &Path, pod: u16, protocol: Protocol) -> anyh
         Protocol::Http2 => "h2c",
     };
     Ok(format!(
-        "{WAITING} requests wait over {name}: {:.1} KiB each; {inversions} of them went before the one that came first; resident \
+        "{WAITING} requests wait over {name}: {:.1} KiB each; {inversions} of them went before the next, which was due earlier; resident \
          {:.1} MiB before, {:.1} with them, {:.1} after they left ({:.2} ×)",
         (full - idle) / WAITING as f64,
         idle / 1024.0,
