@@ -37,7 +37,7 @@ pub(crate) enum Role {
 /// The arguments of role `data`.
 #[derive(Debug, Args)]
 pub(crate) struct DataArguments {
-    /// A directory of manifests (Revision, PodAutoscaler, EndpointSlice, Pod; YAML or JSON) instead of the Kubernetes API.
+    /// A directory of manifests (Revision and EndpointSlice; YAML or JSON) instead of the Kubernetes API.
     #[arg(long, value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
     /// Requests that wait for one function, at most.
@@ -110,6 +110,12 @@ impl Source {
 pub(crate) struct Config {
     /// Where views come from.
     pub(crate) source: Source,
+    /// Knative's own namespace.
+    #[cfg_attr(
+        not(feature = "kubernetes"),
+        expect(dead_code, reason = "read by that source")
+    )]
+    pub(crate) namespace: String,
     /// Requests that wait for one function, at most.
     pub(crate) waiting: usize,
     /// How an instance is chosen.
@@ -194,11 +200,8 @@ impl Config {
             }
         };
         // In a cluster Knative's own programs are where they always are.
-        let knative = |service: &str| {
-            let namespace =
-                some("SYSTEM_NAMESPACE").unwrap_or_else(|| "knative-serving".to_owned());
-            format!("{service}.{namespace}.svc.{}", cluster_domain())
-        };
+        let namespace = some("SYSTEM_NAMESPACE").unwrap_or_else(|| "knative-serving".to_owned());
+        let knative = |service: &str| format!("{service}.{namespace}.svc.{}", cluster_domain());
         let knatives = |service| source.is_cluster().then(|| knative(service));
         let pass_to = arguments
             .pass_to
@@ -207,6 +210,7 @@ impl Config {
             .autoscaler
             .or_else(|| Some(format!("ws://{}:8080/", knatives("autoscaler")?)));
         Ok(Self {
+            namespace: namespace.clone(),
             source,
             waiting: arguments.waiting,
             rule: arguments.rule,

@@ -6,7 +6,7 @@
 mod acquire;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use policy::Time;
@@ -38,8 +38,8 @@ pub(crate) struct Function {
     timer_at: AtomicU64,
     /// It is to go off earlier.
     earlier: Notify,
-    /// An instance serves.
-    has_instance: AtomicBool,
+    /// Instances that serve.
+    ready: AtomicUsize,
 }
 
 struct State {
@@ -54,7 +54,7 @@ struct State {
     is_closed: bool,
 }
 
-/// What has been decided since the start.
+/// What has been decided, and not been counted elsewhere yet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     /// By [`RouteReason`].
@@ -74,8 +74,6 @@ pub(crate) struct Standing {
     pub(crate) ejected: usize,
     /// Instances with the requests at each.
     pub(crate) instances: Vec<(Arc<Instance>, u32)>,
-    /// What has been decided.
-    pub(crate) counts: Counts,
 }
 
 /// What becomes of a request that waited.
@@ -99,7 +97,7 @@ impl fmt::Debug for State {
 }
 
 impl Function {
-    /// A function without instances, for which `counts` were counted before.
+    /// A function without instances, which is to count `counts` as well.
     #[must_use]
     pub(crate) fn new(
         name: FunctionName,
@@ -122,7 +120,7 @@ impl Function {
             }),
             timer_at: AtomicU64::new(u64::MAX),
             earlier: Notify::new(),
-            has_instance: AtomicBool::new(false),
+            ready: AtomicUsize::new(0),
         })
     }
 
@@ -172,9 +170,14 @@ impl Function {
         state.waiters.settle_all(|| Outcome::Closed);
     }
 
-    /// Whether an instance serves.
-    pub(crate) fn has_instance(&self) -> bool {
-        self.has_instance.load(Ordering::Relaxed)
+    /// Returns how many instances serve.
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Returns what has been decided since the last call.
+    pub(crate) fn take_counts(&self) -> Counts {
+        std::mem::take(&mut self.lock().counts)
     }
 
     /// How it stands.
@@ -190,7 +193,6 @@ impl Function {
             waiting_max: state.router.waiting_max(),
             ejected: state.router.ejected(),
             instances: instances.collect(),
-            counts: state.counts,
         }
     }
 
@@ -227,8 +229,7 @@ impl Function {
         let mut state = self.lock();
         let outcome = run(&mut state, now);
         state.settle(now);
-        let has_instance = state.router.ready() > 0;
-        self.has_instance.store(has_instance, Ordering::Relaxed);
+        self.ready.store(state.router.ready(), Ordering::Relaxed);
         self.set_timer(&state, now);
         outcome
     }

@@ -169,7 +169,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         telemetry::observe_requests(meters, &registry);
     }
     let failed = Arc::<SourceFailures>::default();
-    follow(&config.source, &registry, Arc::clone(&failed)).await?;
+    follow(&config, &registry, trust.as_ref(), Arc::clone(&failed)).await?;
 
     let reports = Arc::<Reports>::default();
     let sender = config.autoscaler.clone().map(|url| {
@@ -287,13 +287,18 @@ async fn drain(data: &Data, servers: Servers, quiet: Duration, telemetry: Teleme
 
 /// Makes the registry follow the source. Manifests are read once before this returns, and then on a thread of their own.
 async fn follow(
-    source: &Source,
+    config: &Config,
     registry: &Arc<Registry>,
+    #[cfg_attr(
+        not(feature = "kubernetes"),
+        expect(unused_variables, reason = "for that source")
+    )]
+    trust: Option<&Arc<TrustStore>>,
     failed: Arc<SourceFailures>,
 ) -> Result<(), StartError> {
     // A view that is not taken yet holds up the next.
     let (sender, views) = mpsc::channel(1);
-    match source {
+    match &config.source {
         Source::Manifests(directory) => {
             let mut manifests = Manifests::new(directory.clone());
             registry.apply(&manifests.read()?.unwrap_or_default());
@@ -306,6 +311,12 @@ async fn follow(
         #[cfg(feature = "kubernetes")]
         Source::Kubernetes => {
             let client = kubernetes::client().await.map_err(StartError::Kubernetes)?;
+            if let Some(trust) = trust.cloned() {
+                let (client, namespace) = (client.clone(), config.namespace.clone());
+                tokio::spawn(async move {
+                    kubernetes::follow_bundles(client, &namespace, &trust).await;
+                });
+            }
             tokio::spawn(async move { kubernetes::follow(client, sender, &failed).await });
         }
     }

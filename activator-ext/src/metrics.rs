@@ -323,11 +323,11 @@ impl Metrics {
             }
             for (reason, count) in RouteReason::ALL.iter().zip(figures.decisions) {
                 let labels = [namespace, function, reason.name()];
-                raise(&self.decisions.with_label_values(&labels), count);
+                self.decisions.with_label_values(&labels).inc_by(count);
             }
             for (reason, count) in EjectReason::ALL.iter().zip(figures.ejections) {
                 let labels = [namespace, function, reason.name()];
-                raise(&self.ejections.with_label_values(&labels), count);
+                self.ejections.with_label_values(&labels).inc_by(count);
             }
         });
         self.revisions

@@ -1,10 +1,10 @@
-//! Knative's probe of a pod: its queue-proxy says whether the application is ready.
+//! Probes of a pod: Knative's, by which its queue-proxy says whether the application is ready, and one that it answers itself.
 
 use std::io;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::{Request, header};
+use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -13,15 +13,23 @@ use tokio::net::TcpStream;
 
 /// The probe's value, and the answer's whole body.
 const QUEUE: &str = "queue";
+/// A value that no queue-proxy knows: it says so at once, without asking the application.
+const ALIVE: &str = "weir-alive";
 /// More of an answer is not read.
 const BODY_BYTES_MAX: usize = 1_024;
 
 /// Returns whether the pod behind `address` is ready. A queue-proxy answers when it knows, so this may take its time.
 pub(crate) async fn is_ready(address: SocketAddr) -> bool {
-    ask(address).await.unwrap_or(false)
+    let answer = ask(address, QUEUE).await;
+    answer.is_ok_and(|(status, body)| status == StatusCode::OK && body == QUEUE)
 }
 
-async fn ask(address: SocketAddr) -> io::Result<bool> {
+/// Returns whether the pod's queue-proxy answers at all, whatever its application does.
+pub(crate) async fn is_alive(address: SocketAddr) -> bool {
+    ask(address, ALIVE).await.is_ok()
+}
+
+async fn ask(address: SocketAddr, value: &'static str) -> io::Result<(StatusCode, Bytes)> {
     let socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
     let shake = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(socket));
@@ -29,7 +37,7 @@ async fn ask(address: SocketAddr) -> io::Result<bool> {
     let request = Request::get("/healthz")
         .header(header::HOST, address.to_string())
         .header(header::USER_AGENT, "Knative-Activator-Probe")
-        .header(NETWORK_PROBE, QUEUE)
+        .header(NETWORK_PROBE, value)
         .body(Empty::new())
         .map_err(io::Error::other)?;
     // It owns the sender: once it is over, the connection ends as well.
@@ -38,10 +46,10 @@ async fn ask(address: SocketAddr) -> io::Result<bool> {
             .send_request(request)
             .await
             .map_err(io::Error::other)?;
-        let is_ok = response.status() == http::StatusCode::OK;
+        let status = response.status();
         let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect();
         let body = body.await.map_err(io::Error::other)?.to_bytes();
-        Ok(is_ok && body == QUEUE)
+        Ok((status, body))
     };
     let (answer, _ended) = tokio::join!(answer, connection);
     answer

@@ -279,9 +279,7 @@ impl Registry {
             .is_some_and(|known| known.function.settings == *settings);
         let known = if same { running.remove(&name) } else { None };
         let running = known.unwrap_or_else(|| {
-            let before = running
-                .get(&name)
-                .map(|known| known.function.standing().counts);
+            let before = running.get(&name).map(|known| known.function.take_counts());
             let counts = before.unwrap_or_default();
             let function = Function::new(name.clone(), *settings, self.clock, counts);
             let timer = tokio::spawn(Arc::clone(&function).run());
@@ -445,6 +443,7 @@ impl Registry {
             let pods = own.filter_map(|it| pods_of.get(&it.revision.name));
             let pods: usize = pods.sum();
             let standing = function.standing();
+            let counts = function.take_counts();
             let ready = standing.instances.len().saturating_sub(standing.ejected);
             visit(FunctionFigures {
                 labels: [&function.name.namespace, first.revision.label()],
@@ -454,8 +453,8 @@ impl Registry {
                     standing.ejected,
                     pods.saturating_sub(standing.instances.len()),
                 ],
-                decisions: standing.counts.decisions,
-                ejections: standing.counts.ejections,
+                decisions: counts.decisions,
+                ejections: counts.ejections,
             });
         }
     }

@@ -1,4 +1,4 @@
-//! What goes to the autoscaler, and when: each second a report on every revision, and at once the first request of one that
+//! What goes to the autoscaler, and when: each second a report on every revision that had requests, and at once the first request of one that
 //! has no instance.
 
 use std::sync::Arc;
@@ -53,9 +53,10 @@ impl Reporter {
         loop {
             tick.tick().await;
             let now = Instant::now();
-            let messages = registry.served().into_iter().map(|served| {
-                let window = served.stat.finish_window(now);
-                self.message(&served.revision.name, window.concurrency, window.arrivals)
+            let messages = registry.served().into_iter().filter_map(|served| {
+                let window = served.stat.finish_window(now, served.function.ready())?;
+                let name = &served.revision.name;
+                Some(self.message(name, window.concurrency, window.arrivals))
             });
             let messages: Vec<_> = messages.collect();
             if !messages.is_empty() {

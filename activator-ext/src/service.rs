@@ -278,12 +278,12 @@ impl Data {
             exchange.note_held(Duration::from_nanos(budget.held.0));
         }
         let times = RequestTiming { budget, arrival };
-        let is_cold = !served.function.has_instance();
-        let is_first = is_cold && served.stat.carried() == 0;
+        let is_cold = served.function.ready() == 0;
+        let (counted, is_first) = served.stat.arrive(timeouts.arrival, is_cold);
+        in_flight.place.counted = Some(counted);
         if is_first {
             self.reporter.report_first(&served.revision.name);
         }
-        in_flight.place.counted = Some(served.stat.arrive(timeouts.arrival, is_first));
         let mut served = Arc::clone(served);
         let mut is_again = false;
         let mut tries = 1;
@@ -311,7 +311,9 @@ impl Data {
             };
             let begun = Instant::now();
             let held = Span::from(begun.saturating_duration_since(timeouts.arrival));
-            served.metrics.hold(held, is_cold);
+            if !is_again {
+                served.metrics.hold(held, is_cold);
+            }
             let of = &bound.instance.revision;
             if *of != served.revision.name
                 && let Lookup::Served(of) = self.registry.find(&of.namespace, &of.name)
@@ -346,6 +348,9 @@ impl Data {
             let error = match sent {
                 Ok((mut response, source)) => {
                     instance.hear(self.clock.now());
+                    if is_failure_of_pod(&response) {
+                        instance.suspect();
+                    }
                     if let Some(bound) = &mut in_flight.place.bound {
                         bound.answered();
                     }
@@ -569,6 +574,17 @@ async fn pass_on(
     // The pod's queue-proxy has seen to the type.
     response.extensions_mut().remove::<forward::Untyped>();
     response
+}
+
+/// Whether a pod says that its application does not answer. Refusals for lateness are marked otherwise, and are none.
+fn is_failure_of_pod(response: &Response<Incoming>) -> bool {
+    match response.status() {
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => true,
+        StatusCode::SERVICE_UNAVAILABLE => {
+            !response.headers().contains_key(respond::ENVOY_RATELIMITED)
+        }
+        _ => false,
+    }
 }
 
 /// There is no such revision.

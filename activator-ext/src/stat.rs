@@ -31,7 +31,9 @@ struct Counts {
     /// For how long the requests that were shed in this window would have run.
     shed: Span,
     /// One of this window's was reported at once: it is not to be reported twice.
-    reported_ahead: bool,
+    is_reported_ahead: bool,
+    /// The last window had no request.
+    is_idle: bool,
 }
 
 /// A window that is over.
@@ -60,21 +62,24 @@ impl RevisionStat {
                 arrivals: 0,
                 area: 0.0,
                 shed: Span::ZERO,
-                reported_ahead: false,
+                is_reported_ahead: false,
+                is_idle: true,
             }),
         })
     }
 
-    /// A request arrives. `is_first`: the autoscaler hears of it at once.
+    /// A request arrives; `is_cold`: at no instance. Returns whether the autoscaler is to hear of it at once: of the first that
+    /// is carried, once in a window.
     #[must_use]
-    pub(crate) fn arrive(self: &Arc<Self>, now: Instant, is_first: bool) -> CountGuard {
+    pub(crate) fn arrive(self: &Arc<Self>, now: Instant, is_cold: bool) -> (CountGuard, bool) {
         let mut counts = self.counts();
         counts.update(now);
+        let is_first = is_cold && counts.carried == 0 && !counts.is_reported_ahead;
         counts.carried += 1;
         counts.arrivals = counts.arrivals.saturating_add(1);
-        counts.reported_ahead |= is_first;
+        counts.is_reported_ahead |= is_first;
         drop(counts);
-        CountGuard(Arc::clone(self))
+        (CountGuard(Arc::clone(self)), is_first)
     }
 
     /// A request goes to an instance of another revision: it counts there from now on, and as an arrival here.
@@ -101,18 +106,26 @@ impl RevisionStat {
         counts.shed = Span(counts.shed.0.saturating_add(execution.0));
     }
 
-    /// Ends the window, and begins the next.
-    pub(crate) fn finish_window(&self, now: Instant) -> Window {
+    /// Ends the window, and begins the next. `instances`: how many serve. `None`: nothing was carried in it nor in the one before,
+    /// of which the autoscaler expects to hear nothing: it averages over the seconds of which it has heard.
+    pub(crate) fn finish_window(&self, now: Instant, instances: usize) -> Option<Window> {
         let mut counts = self.counts();
         counts.update(now);
         let length = now.saturating_duration_since(counts.window_start);
-        let shed = shed_concurrency(counts.shed, length.into(), self.concurrency);
+        let instances = u32::try_from(instances.max(1)).unwrap_or(u32::MAX);
+        let capacity = self.concurrency.map(|own| own.saturating_mul(instances));
+        let shed = shed_concurrency(counts.shed, length.into(), capacity);
         let mean = if length.is_zero() {
             0.0
         } else {
             counts.area / length.as_secs_f64()
         };
-        let ahead = f64::from(u8::from(counts.reported_ahead));
+        let ahead = f64::from(u8::from(counts.is_reported_ahead));
+        let was_idle = counts.is_idle;
+        counts.is_idle = counts.area == 0.0
+            && counts.carried == 0
+            && counts.arrivals == 0
+            && counts.shed == Span::ZERO;
         let window = Window {
             concurrency: (mean + shed - ahead).max(0.0),
             arrivals: (f64::from(counts.arrivals) - ahead).max(0.0),
@@ -121,8 +134,8 @@ impl RevisionStat {
         counts.arrivals = 0;
         counts.area = 0.0;
         counts.shed = Span::ZERO;
-        counts.reported_ahead = false;
-        window
+        counts.is_reported_ahead = false;
+        (!was_idle || !counts.is_idle).then_some(window)
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -153,16 +166,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_window_holds_the_mean_of_what_was_carried_and_all_arrivals() {
         let stat = RevisionStat::new(Some(1), Instant::now());
-        let first = stat.arrive(Instant::now(), false);
-        let second = stat.arrive(Instant::now(), false);
+        let (first, _) = stat.arrive(Instant::now(), false);
+        let (second, _) = stat.arrive(Instant::now(), false);
         tokio::time::advance(WINDOW / 2).await;
         drop(first);
         tokio::time::advance(WINDOW / 2).await;
-        let window = stat.finish_window(Instant::now());
+        let window = stat.finish_window(Instant::now(), 1).unwrap();
         assert_eq!((window.concurrency, window.arrivals), (1.5, 2.0));
         tokio::time::advance(WINDOW).await;
         drop(second);
-        let window = stat.finish_window(Instant::now());
+        let window = stat.finish_window(Instant::now(), 1).unwrap();
         assert_eq!((window.concurrency, window.arrivals), (1.0, 0.0));
         assert_eq!(stat.carried(), 0);
     }
@@ -170,18 +183,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_told_at_once_is_first_once() {
         let stat = RevisionStat::new(None, Instant::now());
-        let _request = stat.arrive(Instant::now(), true);
+        let (_request, is_first) = stat.arrive(Instant::now(), true);
+        assert!(is_first);
         tokio::time::advance(WINDOW).await;
-        let window = stat.finish_window(Instant::now());
+        let window = stat.finish_window(Instant::now(), 1).unwrap();
         assert_eq!((window.concurrency, window.arrivals), (0.0, 0.0));
         tokio::time::advance(WINDOW).await;
-        assert_eq!(stat.finish_window(Instant::now()).concurrency, 1.0);
+        assert_eq!(
+            stat.finish_window(Instant::now(), 1).unwrap().concurrency,
+            1.0
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_moves_is_carried_by_one_revision_at_a_time() {
         let [from, to] = [(); 2].map(|()| RevisionStat::new(None, Instant::now()));
-        let mut counted = from.arrive(Instant::now(), false);
+        let (mut counted, _) = from.arrive(Instant::now(), false);
         tokio::time::advance(WINDOW / 4).await;
         to.take_over(&mut counted);
         to.take_over(&mut counted);
@@ -189,8 +206,11 @@ mod tests {
         drop(counted);
         tokio::time::advance(WINDOW / 2).await;
         let now = Instant::now();
-        let windows = [from.finish_window(now), to.finish_window(now)];
-        assert_eq!(windows.map(|window| window.concurrency), [0.25, 0.25]);
+        let windows = [from.finish_window(now, 1), to.finish_window(now, 1)];
+        assert_eq!(
+            windows.map(|window| window.unwrap().concurrency),
+            [0.25, 0.25]
+        );
         assert_eq!((from.carried(), to.carried()), (0, 0));
     }
 
@@ -199,8 +219,47 @@ mod tests {
         let stat = RevisionStat::new(Some(2), Instant::now());
         stat.add_shed(Span::from_millis(500));
         tokio::time::advance(WINDOW).await;
-        assert_eq!(stat.finish_window(Instant::now()).concurrency, 0.5);
+        assert_eq!(
+            stat.finish_window(Instant::now(), 1).unwrap().concurrency,
+            0.5
+        );
         tokio::time::advance(WINDOW).await;
-        assert_eq!(stat.finish_window(Instant::now()).concurrency, 0.0);
+        assert_eq!(
+            stat.finish_window(Instant::now(), 1).unwrap().concurrency,
+            0.0
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_requests_that_come_and_go_at_no_instance_one_a_window_is_first() {
+        let stat = RevisionStat::new(Some(1), Instant::now());
+        let mut firsts = 0;
+        for _ in 0..100 {
+            let (_gone, is_first) = stat.arrive(Instant::now(), true);
+            firsts += u32::from(is_first);
+        }
+        assert_eq!(firsts, 1);
+        tokio::time::advance(WINDOW).await;
+        assert_eq!(
+            stat.finish_window(Instant::now(), 0).unwrap().arrivals,
+            99.0
+        );
+        assert!(stat.arrive(Instant::now(), true).1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_said_of_the_second_window_without_a_request() {
+        let stat = RevisionStat::new(Some(1), Instant::now());
+        let finish = async || {
+            tokio::time::advance(WINDOW).await;
+            stat.finish_window(Instant::now(), 1)
+                .map(|window| window.concurrency)
+        };
+        assert_eq!(finish().await, None);
+        let (request, _) = stat.arrive(Instant::now(), false);
+        assert_eq!(finish().await, Some(1.0));
+        drop(request);
+        assert_eq!(finish().await, Some(0.0));
+        assert_eq!(finish().await, None);
     }
 }

@@ -1,8 +1,9 @@
 //! Whether an instance lives.
 //!
 //! One that has not answered has one probe, held open up to 10 s and repeated 50 ms after a no. One that serves is probed
-//! again after any exchange that failed, and while requests are there and nothing was heard of it for 400 ms: a process
-//! that stands still accepts connections all the same.
+//! again after any exchange that failed. While requests are there and nothing was heard of it for 400 ms, its queue-proxy is
+//! asked for a sign of life: a process that stands still accepts connections all the same, and an application that computes
+//! may answer nothing meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use policy::routing::Shape;
 use proxy::clock::Clock;
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 use crate::function::Function;
 use crate::instance::Instance;
@@ -51,44 +53,77 @@ impl Drop for Membership<'_> {
 impl InstanceWatch {
     /// Probes the instance and puts it into its function, until the task is aborted.
     pub(crate) async fn run(mut self) {
-        // The view that knows it has gone: so will this task.
-        if self.ready.wait_for(|&is_ready| is_ready).await.is_err() {
-            return;
-        }
-        self.until_it_answers().await;
-        let id = self.function.add(&self.instance, self.shape);
-        let added = Membership(&self.function, id);
-        let mut look = tokio::time::interval(LOOK_PERIOD);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = self.instance.suspected() => {}
-                _tick = look.tick() => {
-                    if !self.instance.is_silent(self.clock.now()) {
-                        continue;
+        // Once the view that knows it has gone, so will this task.
+        while self.ready.wait_for(|&is_ready| is_ready).await.is_ok() {
+            self.until_it_is_ready(None).await;
+            let id = self.function.add(&self.instance, self.shape);
+            let added = Membership(&self.function, id);
+            let mut look = tokio::time::interval(LOOK_PERIOD);
+            look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                let answers = tokio::select! {
+                    changed = self.ready.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                        if *self.ready.borrow_and_update() {
+                            continue;
+                        }
+                        // Kubernetes takes it for ready no more.
+                        break;
                     }
+                    () = self.instance.suspected() => self.serves().await,
+                    _tick = look.tick() => {
+                        if !self.instance.is_silent(self.clock.now()) {
+                            continue;
+                        }
+                        self.is_alive().await
+                    }
+                };
+                if answers {
+                    self.instance.hear(self.clock.now());
+                    added.0.probed(id, true);
+                    // However many exchanges fail, it is not asked without pause.
+                    tokio::time::sleep(LOOK_PERIOD).await;
+                    continue;
                 }
-            }
-            if self.answers_within(ALIVE_WITHIN).await {
+                added.0.probed(id, false);
+                self.until_it_is_ready(Some(&added)).await;
                 self.instance.hear(self.clock.now());
                 added.0.probed(id, true);
-                continue;
             }
-            added.0.probed(id, false);
-            self.until_it_answers().await;
-            self.instance.hear(self.clock.now());
-            added.0.probed(id, true);
         }
     }
 
-    async fn until_it_answers(&self) {
-        while !self.answers_within(HELD).await {
+    /// Probes it until it is ready. `added`: each no counts as a missed probe.
+    async fn until_it_is_ready(&self, added: Option<&Membership<'_>>) {
+        while !within(HELD, probe::is_ready(self.instance.address))
+            .await
+            .unwrap_or(false)
+        {
+            if let Some(Membership(function, id)) = added {
+                function.probed(*id, false);
+            }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    async fn answers_within(&self, limit: Duration) -> bool {
-        let probed = tokio::time::timeout(limit, probe::is_ready(self.instance.address));
-        probed.await.unwrap_or(false)
+    /// Whether it is ready, or at least there: an application that computes may answer no probe meanwhile.
+    async fn serves(&self) -> bool {
+        match within(ALIVE_WITHIN, probe::is_ready(self.instance.address)).await {
+            Some(is_ready) => is_ready,
+            None => self.is_alive().await,
+        }
     }
+
+    async fn is_alive(&self) -> bool {
+        within(ALIVE_WITHIN, probe::is_alive(self.instance.address))
+            .await
+            .unwrap_or(false)
+    }
+}
+
+/// Returns the answer; `None`: there was none in time.
+async fn within(limit: Duration, probe: impl Future<Output = bool>) -> Option<bool> {
+    tokio::time::timeout(limit, probe).await.ok()
 }

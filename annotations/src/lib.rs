@@ -17,7 +17,7 @@ mod strict;
 pub mod values;
 
 pub use contradiction::Contradiction;
-pub use keys::{KEYS, Key, PREFIX, Part, find, variable};
+pub use keys::{KEYS, Key, PREFIX, Part, variable};
 pub use lenient::LenientSettings;
 pub use limits::{
     BUFFERED_BYTES_MAX, HEAD_BYTES_MAX, HEAD_LINES_MAX, HEAD_TIME_MAX, Limits, STREAMS_MAX,

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -33,6 +33,8 @@ const RELOAD_PERIOD: Duration = Duration::from_secs(60);
 pub struct TrustStore {
     places: Vec<PathBuf>,
     provider: Arc<CryptoProvider>,
+    /// What was given besides, by a path that says where it is from.
+    bundles: Mutex<BTreeMap<PathBuf, Vec<u8>>>,
     current: ArcSwap<Trusted>,
     failures: AtomicU64,
 }
@@ -56,6 +58,7 @@ impl TrustStore {
         Ok(Arc::new(Self {
             current: ArcSwap::from_pointee(trust(contents, &provider)?),
             places,
+            bundles: Mutex::default(),
             provider,
             failures: AtomicU64::new(0),
         }))
@@ -78,8 +81,36 @@ impl TrustStore {
         }
     }
 
+    /// Trusts these as well, each by a path that says where it is from, and no more those that were given before. One that cannot
+    /// be used is left as it was.
+    pub fn set_bundles(&self, bundles: BTreeMap<PathBuf, Vec<u8>>) {
+        let mut current = self.bundles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut usable = BTreeMap::new();
+        for (path, text) in bundles {
+            let alone = BTreeMap::from([(path.clone(), text.clone())]);
+            match trust(alone, &self.provider) {
+                Ok(_) => drop(usable.insert(path, text)),
+                Err(error) => {
+                    self.note_failure(&error);
+                    if let Some(before) = current.remove(&path) {
+                        usable.insert(path, before);
+                    }
+                }
+            }
+        }
+        *current = usable;
+        drop(current);
+        self.reload();
+    }
+
     fn reload(&self) {
-        let fresh = match read(&self.places) {
+        let given = self.bundles.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = given.clone();
+        let contents = read(&self.places).map(|mut contents| {
+            contents.extend(given);
+            contents
+        });
+        let fresh = match contents {
             Ok(contents) if contents == self.current.load().contents => return,
             Ok(contents) => trust(contents, &self.provider),
             Err(error) => Err(error),
@@ -87,13 +118,15 @@ impl TrustStore {
         match fresh {
             Ok(trusted) => {
                 self.current.store(Arc::new(trusted));
-                tracing::info!("the trusted authorities have changed on disk and were reloaded");
+                tracing::info!("the trusted authorities have changed and were reloaded");
             }
-            Err(error) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "the new authorities cannot be used; those before them stay");
-            }
+            Err(error) => self.note_failure(&error),
         }
+    }
+
+    fn note_failure(&self, error: &TlsError) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(%error, "the new authorities cannot be used; those before them stay");
     }
 }
 

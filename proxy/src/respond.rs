@@ -10,7 +10,8 @@ use crate::upstream::UpstreamError;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-const ENVOY_RATELIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
+/// Marks a refusal for lateness: Envoy does not send the request again.
+pub const ENVOY_RATELIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// `Retry-After` says at most this many seconds.

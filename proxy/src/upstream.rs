@@ -118,6 +118,14 @@ pub enum UpstreamError {
     },
 }
 
+/// Returns an error that reads the same.
+fn same_as(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(
+        || io::Error::new(error.kind(), error.to_string()),
+        io::Error::from_raw_os_error,
+    )
+}
+
 /// The system's words without its numbers, a refusal as users know it from Knative.
 fn describe(error: &io::Error) -> String {
     match error.kind() {
@@ -171,6 +179,8 @@ pub struct Upstream {
     http2: Mutex<Vec<Http2>>,
     /// One HTTP/2 connection is made at a time; those who wait find it made.
     http2_dialing: Semaphore,
+    /// The last time that no connection for HTTP/2 could be had, and why.
+    http2_failed: Mutex<Option<(Instant, io::Error)>>,
     /// How many HTTP/2 connections were made.
     http2_made: AtomicU64,
     /// Requests sent a second time, since the start.
@@ -269,6 +279,7 @@ impl Upstream {
             idle: Mutex::new(Vec::new()),
             http2: Mutex::new(Vec::new()),
             http2_dialing: Semaphore::new(1),
+            http2_failed: Mutex::default(),
             http2_made: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             buffered,
@@ -430,12 +441,22 @@ impl Upstream {
         if let Some(taken) = self.http2_stream_of_open(failed_on, window, &mut reserved) {
             return Ok(taken);
         }
+        let waits_since = Instant::now();
         // Closed never: it lives as long as `self`.
         let _dialing = self.http2_dialing.acquire().await;
         if let Some(taken) = self.http2_stream_of_open(failed_on, window, &mut reserved) {
             return Ok(taken);
         }
-        let (wire, _socket) = self.dial(true).await?;
+        // What was tried meanwhile was tried for all that waited.
+        if let Some(error) = self.http2_failure_since(waits_since) {
+            return Err(error);
+        }
+        let dialed = self.dial(true).await;
+        if let Err(UpstreamError::Dial { error, .. }) = &dialed {
+            let mut failed = self.http2_failed();
+            *failed = Some((Instant::now(), same_as(error)));
+        }
+        let (wire, _socket) = dialed?;
         let (sender, mut driver) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(window)
@@ -547,6 +568,21 @@ impl Upstream {
             read_size: parts.read_size,
             idle_since: Instant::now(),
         }))
+    }
+
+    fn http2_failure_since(&self, since: Instant) -> Option<UpstreamError> {
+        let failed = self.http2_failed();
+        let (_, error) = failed.as_ref().filter(|(at, _)| *at >= since)?;
+        Some(UpstreamError::Dial {
+            address: self.address,
+            error: same_as(error),
+        })
+    }
+
+    fn http2_failed(&self) -> MutexGuard<'_, Option<(Instant, io::Error)>> {
+        self.http2_failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn dial(&self, is_http2: bool) -> Result<(UpstreamWire, SocketParts), UpstreamError> {

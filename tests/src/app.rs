@@ -43,6 +43,13 @@ impl Seen {
             .clone()
     }
 
+    /// The same without an activator's probes.
+    pub fn served(&self) -> Vec<Message> {
+        let mut requests = self.requests();
+        requests.retain(|request| request.header("k-network-probe").is_none());
+        requests
+    }
+
     /// The last request.
     ///
     /// # Panics

@@ -208,9 +208,9 @@ impl InstancePlace {
 impl Drop for InstancePlace {
     fn drop(&mut self) {
         self.instance.end(self.function.clock.now());
-        match self.completion {
-            Completion::Broken | Completion::NotConnected => self.instance.suspect(),
-            Completion::Answered { .. } | Completion::Cancelled => {}
+        // An answer that broke off, or did not come in time, may be the client's doing or the pod's.
+        if self.completion != (Completion::Answered { learn: true }) {
+            self.instance.suspect();
         }
         self.function.complete(self.binding, self.completion);
     }

@@ -1,9 +1,11 @@
-//! The Kubernetes API, read only: Revisions, and the EndpointSlices of their private Services, of all namespaces.
+//! The Kubernetes API, read only: Revisions, and the EndpointSlices of their private Services, of all namespaces; trust bundles of
+//! Knative's own.
 //!
 //! Both are listed and then watched. Until both lists are there, there is no view; from then on every change makes a new
 //! one. While the API cannot be reached the last view holds. An object that cannot be used is logged, and stays as it was.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,14 +15,21 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
+use proxy::client_tls::TrustStore;
 use tokio::sync::mpsc;
 
 use super::SourceFailures;
 use super::object::{self, Object};
 use crate::view::View;
 
-/// The slices of private Services, whose labels are copied from the Service.
-const PRIVATE: &str = "networking.internal.knative.dev/serviceType=Private";
+/// ConfigMaps with certificate authorities that Knative's programs trust.
+const TRUST_BUNDLES: &str = "networking.knative.dev/trust-bundle=true";
+/// An API that does not accept a connection within this time is not there.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// A watch is begun anew after so long: one whose connection is dead without a word is noticed then.
+const WATCH_SECONDS: u32 = 60;
+/// One that says nothing for so long is broken; bookmarks come once a minute.
+const SILENCE_MAX: Duration = Duration::from_secs(90);
 /// Changes that come within this time make one view.
 const SETTLE: Duration = Duration::from_millis(5);
 
@@ -44,13 +53,59 @@ pub(crate) async fn client() -> Result<Client, String> {
     })?;
     // Watches try again themselves, and count it.
     config.default_retry = false;
+    config.connect_timeout = Some(CONNECT_MAX);
+    config.read_timeout = Some(SILENCE_MAX);
     Client::try_from(config).map_err(|error| format!("the Kubernetes API cannot be used: {error}"))
+}
+
+/// Hands the certificate authorities in a namespace's ConfigMaps that are labelled as trust bundles to `trust`, for ever.
+pub(crate) async fn follow_bundles(client: Client, namespace: &str, trust: &TrustStore) {
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client, namespace, &resource("", "ConfigMap"));
+    let events = watcher(api, watch_config(Some(TRUST_BUNDLES))).default_backoff();
+    let mut events = pin!(events);
+    let mut bundles: BTreeMap<String, DynamicObject> = BTreeMap::new();
+    let mut listed: BTreeMap<String, DynamicObject> = BTreeMap::new();
+    let mut failures = 0_u64;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(map)) => drop(listed.insert(map.name_any(), map)),
+            Ok(Event::InitDone) => {
+                failures = 0;
+                bundles = std::mem::take(&mut listed);
+            }
+            Ok(Event::Apply(map)) => drop(bundles.insert(map.name_any(), map)),
+            Ok(Event::Delete(map)) => drop(bundles.remove(&map.name_any())),
+            Err(error) => {
+                failures += 1;
+                if failures.is_power_of_two() {
+                    tracing::warn!(%error, failures, "trust bundles cannot be watched; the last ones hold");
+                }
+                continue;
+            }
+        }
+        if listed.is_empty() {
+            trust.set_bundles(bundles.iter().flat_map(authorities).collect());
+        }
+    }
+}
+
+/// Returns what a ConfigMap holds, by a path that names it.
+fn authorities((name, map): (&String, &DynamicObject)) -> Vec<(PathBuf, Vec<u8>)> {
+    let data = map.data.get("data").and_then(serde_json::Value::as_object);
+    let each = data.into_iter().flatten().filter_map(|(key, text)| {
+        let path = Path::new("configmaps").join(name).join(key);
+        Some((path, text.as_str()?.as_bytes().to_owned()))
+    });
+    each.collect()
 }
 
 /// Sends a view after every change, until nobody takes them.
 pub(crate) async fn follow(client: Client, views: mpsc::Sender<View>, failed: &SourceFailures) {
     let revisions = watch(&client, "serving.knative.dev", object::REVISION, None);
-    let slices = watch(&client, "discovery.k8s.io", object::SLICE, Some(PRIVATE));
+    let private = format!("{}={}", object::SERVICE_TYPE, object::PRIVATE_TYPE);
+    let slices = watch(&client, "discovery.k8s.io", object::SLICE, Some(&private));
     let events = stream::select(
         revisions.map(|event| (0, event)),
         slices.map(|event| (1, event)),
@@ -110,14 +165,20 @@ fn watch(
     kind: &str,
     labels: Option<&str>,
 ) -> impl Stream<Item = watcher::Result<Event<DynamicObject>>> + Send + use<> {
-    let kind = GroupVersionKind::gvk(group, "v1", kind);
-    let api = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
-    let config = watcher::Config::default();
-    let config = match labels {
+    let api = Api::all_with(client.clone(), &resource(group, kind));
+    watcher(api, watch_config(labels)).default_backoff()
+}
+
+fn resource(group: &str, kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
+}
+
+fn watch_config(labels: Option<&str>) -> watcher::Config {
+    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    match labels {
         Some(labels) => config.labels(labels),
         None => config,
-    };
-    watcher(api, config).default_backoff()
+    }
 }
 
 impl Objects {

@@ -21,6 +21,10 @@ const SERVICE: &str = "serving.knative.dev/service";
 const CONFIGURATION: &str = "serving.knative.dev/configuration";
 /// The Service of a revision's pods has the revision's name and this.
 const PRIVATE: &str = "-private";
+const REVISION_LABEL: &str = "serving.knative.dev/revision";
+/// Says whether a Service is the public or the private one of a revision.
+pub(super) const SERVICE_TYPE: &str = "networking.internal.knative.dev/serviceType";
+pub(super) const PRIVATE_TYPE: &str = "Private";
 /// Knative's request timeout where a revision names none.
 const TIMEOUT_DEFAULT_SECS: u64 = 300;
 /// No timeout is longer than ten years: more cannot be added to a clock.
@@ -234,10 +238,19 @@ impl Object {
 
     /// The revision of whose pods it is; `None`: it is none of a private Service.
     fn slice_of(&self) -> Option<RevisionName> {
-        let service = self.metadata.labels.get(SERVICE_NAME)?;
+        let labels = &self.metadata.labels;
+        let service = labels.get(SERVICE_NAME)?;
+        let is_private = labels
+            .get(SERVICE_TYPE)
+            .is_some_and(|own| own == PRIVATE_TYPE);
+        // A long name is shortened in the Service's: Knative's label has it whole. By hand there may be none.
+        let name = match labels.get(REVISION_LABEL).filter(|_| is_private) {
+            Some(name) => name,
+            None => service.strip_suffix(PRIVATE)?,
+        };
         Some(RevisionName {
             namespace: self.metadata.namespace.clone(),
-            name: service.strip_suffix(PRIVATE)?.to_owned(),
+            name: name.to_owned(),
         })
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Health {
     failures: u8,
     back_off: Span,
     pub(super) ejected: Option<(EjectReason, Time)>,
-    /// A probe was missed, and nothing was answered since.
+    /// A probe was missed, and none answered since.
     pub(super) has_missed: bool,
     /// Until when it starts slowly, and its answers since.
     slow: Option<(Time, u32)>,
@@ -56,7 +56,6 @@ impl Health {
     /// An exchange has ended well.
     pub(super) const fn answered(&mut self) {
         self.failures = 0;
-        self.has_missed = false;
         self.back_off = BACK_OFF_MIN;
         if let Some((until, answers)) = self.slow {
             let answers = answers + 1;

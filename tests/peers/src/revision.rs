@@ -21,6 +21,10 @@ pub struct Revision {
     pub annotations: Vec<(String, String)>,
     /// Where its pods' queue-proxies listen.
     pub pods: Vec<SocketAddr>,
+    /// Those of them that Kubernetes does not take for ready.
+    pub not_ready: Vec<SocketAddr>,
+    /// Its container has a startup probe, so that Kubernetes alone knows when a pod is ready.
+    pub has_startup_probe: bool,
 }
 
 impl Revision {
@@ -34,6 +38,8 @@ impl Revision {
             response_start_timeout_secs: 0,
             annotations: vec![("weir.dev/slo".to_owned(), "10s".to_owned())],
             pods: Vec::new(),
+            not_ready: Vec::new(),
+            has_startup_probe: false,
         }
     }
 
@@ -57,6 +63,10 @@ impl Revision {
             .map(|(key, value)| (key.clone(), json!(value)));
         let mut annotations: serde_json::Map<_, _> = annotations.collect();
         annotations.insert("other.dev/key".to_owned(), json!("x"));
+        let mut container = json!({});
+        if self.has_startup_probe {
+            container["startupProbe"] = json!({"tcpSocket": {"port": 0}});
+        }
         let revision = json!({
             "apiVersion": revisions.api_version,
             "kind": "Revision",
@@ -70,9 +80,10 @@ impl Revision {
                 "containerConcurrency": self.concurrency,
                 "timeoutSeconds": self.timeout_secs,
                 "responseStartTimeoutSeconds": self.response_start_timeout_secs,
+                "containers": [container],
             },
         });
-        let service = format!("{}-private", self.name);
+        let service = self.private_name();
         let pods = self.pods.iter().enumerate().map(|(number, pod)| {
             let slice = json!({
                 "apiVersion": slices.api_version,
@@ -83,11 +94,12 @@ impl Revision {
                     "labels": {
                         "kubernetes.io/service-name": service,
                         "networking.internal.knative.dev/serviceType": "Private",
+                        "serving.knative.dev/revision": self.name,
                     },
                 },
                 "addressType": "IPv4",
                 "ports": [{"name": "http", "port": pod.port()}],
-                "endpoints": [{"addresses": [pod.ip()], "conditions": {"ready": true}}],
+                "endpoints": [{"addresses": [pod.ip()], "conditions": {"ready": !self.not_ready.contains(pod)}}],
             });
             (slices.clone(), slice)
         });
@@ -97,11 +109,17 @@ impl Revision {
             .collect()
     }
 
+    /// The name of its private Service: a long one is shortened, as Knative does it (with a hash in place of what is left out).
+    fn private_name(&self) -> String {
+        let kept: String = self.name.chars().take(55).collect();
+        format!("{kept}-private")
+    }
+
     /// The Service `<revision>-private`, whose address nobody answers at, and its Endpoints.
     fn private_service(&self) -> [(Resource, Value); 2] {
         let metadata = json!({
             "namespace": "default",
-            "name": format!("{}-private", self.name),
+            "name": self.private_name(),
             "labels": {
                 "networking.internal.knative.dev/serviceType": "Private",
                 "serving.knative.dev/revision": self.name,

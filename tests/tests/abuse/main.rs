@@ -144,9 +144,7 @@ impl Watched {
 
     /// What reached the app, besides an activator's probes.
     fn requests(&self) -> Vec<Message> {
-        let mut requests = self.app.seen.requests();
-        requests.retain(|request| request.header("k-network-probe").is_none());
-        requests
+        self.app.seen.served()
     }
 
     /// The attack is over.

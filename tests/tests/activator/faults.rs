@@ -1,10 +1,17 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use peers::revision::Revision;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::activator::Activator;
-use tests::app::App;
+use tests::app::{App, ok};
 use tests::eventually;
 
 use crate::{Pod, activator, at, echoing, get};
+
+/// An instance that stands still is out, and one that goes on is back.
+const OUT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Waits until so many instances are ejected.
 async fn becomes(activator: &Activator, wanted: f64) {
@@ -33,14 +40,23 @@ async fn an_instance_that_is_stopped_is_out_until_it_goes_on_and_nothing_is_sent
         client.send(get("f-00001", &format!("/{n}/0"))).await;
         clients.push(client);
     }
+    let sent = Instant::now();
     becomes(&activator, 1.0).await;
+    // 0.8 s and what a machine with other tests on it takes.
+    assert!(sent.elapsed() < OUT_WITHIN, "{:?}", sent.elapsed());
     for n in 2..12 {
         let mut client = activator.connect().await;
         let answer = client.request(get("f-00001", &format!("/{n}/0"))).await;
         assert_eq!(answer.status(), 200);
     }
     signal(&pods[0], Signal::CONT);
+    let continued = Instant::now();
     becomes(&activator, 0.0).await;
+    assert!(
+        continued.elapsed() < OUT_WITHIN,
+        "{:?}",
+        continued.elapsed()
+    );
     for client in &mut clients {
         assert_eq!(client.response().await.status(), 200);
     }
@@ -81,7 +97,7 @@ async fn a_pod_that_dies_with_a_request_is_502_and_nothing_is_sent_again() {
             if request.header("k-network-probe").is_none() {
                 return;
             }
-            connection.write(tests::app::ok("queue")).await;
+            connection.write(ok("queue")).await;
         }
     })
     .await;
@@ -93,11 +109,100 @@ async fn a_pod_that_dies_with_a_request_is_502_and_nothing_is_sent_again() {
     let answer = client.request(get("f-00001", "/")).await;
     assert_eq!(answer.status(), 502);
     assert!(answer.text().contains("the pod"), "{}", answer.text());
-    let served = dies.seen.requests();
-    let served = served
-        .iter()
-        .filter(|it| it.header("k-network-probe").is_none());
-    assert_eq!(served.count(), 1);
+    assert_eq!(dies.seen.served().len(), 1);
+}
+
+#[tokio::test]
+async fn an_application_that_answers_no_probe_while_it_computes_keeps_its_place() {
+    let is_busy = Arc::<AtomicBool>::default();
+    let busy = Arc::clone(&is_busy);
+    let computes = App::serving(move |request| {
+        let busy = Arc::clone(&busy);
+        async move {
+            match request.header("k-network-probe") {
+                // Its queue-proxy asks it.
+                Some("queue") => {
+                    while busy.load(Ordering::Relaxed) {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                }
+                Some(_) => {
+                    return b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec();
+                }
+                None => {
+                    busy.store(true, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_secs(2)).await;
+                    busy.store(false, Ordering::Relaxed);
+                }
+            }
+            ok("queue")
+        }
+    })
+    .await;
+    let other = Pod::start().await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&computes), other.address()];
+    let activator = activator().revision(&revision).start().await;
+    activator.has_instances(2).await;
+    let mut clients = [activator.connect().await, activator.connect().await];
+    for client in &mut clients {
+        client.send(get("f-00001", "/2000")).await;
+    }
+    for client in &mut clients {
+        assert_eq!(client.response().await.status(), 200);
+    }
+    let metrics = activator.metrics().await;
+    let ejections = metrics.value("weir_ejections_total", &[]).unwrap_or(0.0);
+    assert_eq!(ejections, 0.0, "{}", activator.stderr());
+}
+
+#[tokio::test]
+async fn a_pod_whose_application_is_dead_gets_no_more_requests() {
+    let is_dead = Arc::<AtomicBool>::default();
+    let dead = Arc::clone(&is_dead);
+    let dies = App::serving(move |request| {
+        let is_dead = dead.load(Ordering::Relaxed);
+        async move {
+            let is_probe = request.header("k-network-probe").is_some();
+            match (is_dead, is_probe) {
+                (false, _) => ok("queue"),
+                (true, true) => b"HTTP/1.1 503 \r\nContent-Length: 0\r\n\r\n".to_vec(),
+                (true, false) => b"HTTP/1.1 502 \r\nContent-Length: 0\r\n\r\n".to_vec(),
+            }
+        }
+    })
+    .await;
+    let stays = Pod::start().await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&dies), stays.address()];
+    let activator = activator().revision(&revision).start().await;
+    activator.has_instances(2).await;
+    is_dead.store(true, Ordering::Relaxed);
+    let mut client = activator.connect().await;
+    // Whichever of the two comes first.
+    while client.request(get("f-00001", "/0")).await.status() == 200 {}
+    becomes(&activator, 1.0).await;
+    for _ in 0..10 {
+        assert_eq!(client.request(get("f-00001", "/0")).await.status(), 200);
+    }
+    is_dead.store(false, Ordering::Relaxed);
+    becomes(&activator, 0.0).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_kubernetes_takes_for_ready_no_more_is_out_where_that_counts() {
+    let pods = [Pod::start().await, Pod::start().await];
+    let mut revision = Revision::new("f-00001");
+    revision.has_startup_probe = true;
+    revision.pods = pods.iter().map(Pod::address).collect();
+    let activator = activator().revision(&revision).start().await;
+    activator.has_instances(2).await;
+    revision.not_ready = vec![revision.pods[0]];
+    activator.set_revision(&revision);
+    activator.has_instances(1).await;
+    revision.not_ready.clear();
+    activator.set_revision(&revision);
+    activator.has_instances(2).await;
 }
 
 #[tokio::test]
@@ -108,7 +213,7 @@ async fn a_pod_that_is_not_ready_gets_nothing_until_it_says_so() {
         async move {
             match (request.header("k-network-probe"), is_ready) {
                 (Some(_), false) => b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n".to_vec(),
-                _ => tests::app::ok("queue"),
+                _ => ok("queue"),
             }
         }
     })

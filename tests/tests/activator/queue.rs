@@ -33,10 +33,7 @@ async fn send(activator: &Activator, target: &str, budget_ms: u64) -> Client {
 }
 
 fn paths(app: &App) -> Vec<String> {
-    let requests = app.seen.requests();
-    let served = requests
-        .iter()
-        .filter(|it| it.header("k-network-probe").is_none());
+    let served = app.seen.served().into_iter();
     served.map(|request| request.target().to_owned()).collect()
 }
 

@@ -23,12 +23,6 @@ async fn the_autoscaler_hears_of_the_first_request_at_once_and_of_all_each_secon
             .filter(|it| it.name == "f-00001" && it.namespace == "default");
         own.map(|it| it.stat.unwrap()).collect::<Vec<_>>()
     };
-    eventually("a window without requests", || !stats().is_empty()).await;
-    assert!(
-        stats()
-            .iter()
-            .all(|stat| stat.average_concurrent_requests == 0.0)
-    );
     let mut client = activator.connect().await;
     client.send(get("f-00001", "/0")).await;
     let is_told =
@@ -64,6 +58,8 @@ async fn an_autoscaler_that_closes_with_1012_is_connected_again() {
         .arguments(&["--autoscaler", &autoscaler.url()])
         .start()
         .await;
+    let mut client = activator.connect().await;
+    client.send(get("f-00001", "/0")).await;
     eventually("a report", || !autoscaler.received().is_empty()).await;
     autoscaler.close();
     eventually("another connection", || autoscaler.connections() == 2).await;
@@ -99,4 +95,34 @@ async fn reports_are_kept_while_there_is_no_autoscaler() {
         stats.map(|stat| stat.request_count).sum::<f64>()
     };
     eventually("the request that came before is reported", || came() == 1.0).await;
+}
+
+#[tokio::test]
+async fn an_autoscaler_that_hangs_is_given_up_and_requests_are_served_meanwhile() {
+    let place = SocketAddr::new(fresh_address(), 8080);
+    let hangs = tokio::net::TcpListener::bind(place).await.unwrap();
+    let pod = Pod::start().await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![pod.address()];
+    let activator = activator()
+        .revision(&revision)
+        .arguments(&["--autoscaler", &format!("ws://{place}/")])
+        .start()
+        .await;
+    activator.has_instances(1).await;
+    // It takes the connection, and says nothing: not even to the handshake.
+    let (_connection, _) = hangs.accept().await.unwrap();
+    let mut client = activator.connect().await;
+    assert_eq!(client.request(get("f-00001", "/0")).await.status(), 200);
+    let (_another, _) = hangs.accept().await.unwrap();
+    let log = activator.stderr();
+    assert!(
+        log.contains("did not answer the handshake within 3s"),
+        "{log}"
+    );
+    // One that ends, and one that listens in its place.
+    drop(hangs);
+    let autoscaler = Autoscaler::at(place).await;
+    assert_eq!(client.request(get("f-00001", "/0")).await.status(), 200);
+    eventually("a report", || !autoscaler.received().is_empty()).await;
 }

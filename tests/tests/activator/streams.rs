@@ -78,7 +78,11 @@ async fn no_stream_is_cut_while_instances_come_and_go_and_the_activator_gets_sig
     let mut revision = Revision::new("f-00001");
     revision.concurrency = 1_000;
     revision.pods = stays.iter().map(at).collect();
-    let mut activator = activator().revision(&revision).start().await;
+    let mut activator = activator()
+        .revision(&revision)
+        .arguments(&["--quiet", "1"])
+        .start()
+        .await;
     activator.has_instances(2).await;
     let (stop, stopped) = watch::channel(false);
     let beats = Arc::<AtomicUsize>::default();

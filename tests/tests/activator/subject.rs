@@ -31,8 +31,8 @@ impl Subject {
         Self::Own(Box::new(own), autoscaler)
     }
 
-    #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
     /// The same of Knative's. `None`: it is not given, or cannot run here, as without root; says so.
+    #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
     pub(crate) async fn knative() -> Option<Self> {
         let Some(binary) = std::env::var_os(ACTIVATOR_VARIABLE) else {
             eprintln!("skipped: {ACTIVATOR_VARIABLE} names no program");

@@ -1,7 +1,10 @@
 use std::fs;
+use std::time::Instant;
 
+use peers::api::{ApiServer, Resource};
 use peers::revision::Revision;
 use rustls::version::TLS13;
+use serde_json::json;
 use tests::PATIENCE;
 use tests::activator::{Activator, Builder};
 use tests::app::App;
@@ -51,7 +54,7 @@ async fn requests_go_to_pods_by_tls_and_probes_do_not() {
 
 #[tokio::test]
 async fn a_pod_with_another_certificate_gets_no_request() {
-    // For another namespace; without the name that every pod has; signed by nobody who is trusted.
+    // For another namespace; without the name that every pod has; signed by none that is trusted.
     for (shown, is_trusted) in [
         (Certificate::of(&[NAME, "kn-user-other"]), true),
         (Certificate::of(&["kn-user-default"]), true),
@@ -81,6 +84,53 @@ async fn a_trust_bundle_is_trusted_besides_the_authority() {
     let activator = before(builder, &pod).await;
     let mut client = activator.connect().await;
     assert_eq!(client.request(get("f-00001", "/")).await.text(), "by tls");
+}
+
+#[tokio::test]
+async fn a_config_map_that_is_labelled_as_a_trust_bundle_is_trusted() {
+    let api = ApiServer::start().await;
+    let app = App::saying("by tls").await;
+    let certificate = Certificate::new();
+    let pod = pod(&app, &certificate).await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![pod.address()];
+    for (resource, object) in revision.objects() {
+        api.apply(&resource, object);
+    }
+    let activator = trusting(&Certificate::new()).kubernetes(&api).start().await;
+    activator.has_instances(1).await;
+    let status = async |label: &str, text: String, wanted: u16| {
+        let map = json!({
+            "kind": "ConfigMap",
+            "metadata": {
+                "namespace": "knative-serving",
+                "name": "corporate",
+                "labels": {"networking.knative.dev/trust-bundle": label},
+            },
+            "data": {"ca.pem": text},
+        });
+        api.apply(&Resource::new("v1", "configmaps"), map);
+        let begin = Instant::now();
+        loop {
+            let mut client = activator.connect().await;
+            let status = client.request(get("f-00001", "/")).await.status();
+            if status == wanted {
+                return;
+            }
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "{status}: {}",
+                activator.stderr()
+            );
+        }
+    };
+    status("false", certificate.pem(), 502).await;
+    status("true", certificate.pem(), 200).await;
+    // What cannot be used leaves it as it was.
+    status("true", "nothing".to_owned(), 200).await;
+    let name = "weir_certificate_reload_failures_total";
+    activator.has(name, &[], |value| value == 1.0).await;
+    status("true", "nothing".to_owned(), 200).await;
 }
 
 #[tokio::test]

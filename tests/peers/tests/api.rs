@@ -1,0 +1,110 @@
+//! The API server in memory answers as a real one does.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use peers::api::{ApiServer, Resource};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/a/endpointslices";
+
+fn slices() -> Resource {
+    Resource::new("discovery.k8s.io/v1", "endpointslices")
+}
+
+fn named(name: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "a"}, "endpoints": []})
+}
+
+/// Returns the status and the body, or its first line of JSON.
+async fn call(api: &ApiServer, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let body = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
+    let mut stream = TcpStream::connect(api.address).await.unwrap();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    // Of a watch, whose answer is in chunks, the first line.
+    let text = body.lines().find(|line| line.starts_with('{'));
+    let value = text.and_then(|text| serde_json::from_str(text).ok());
+    (status, value.unwrap_or(Value::Null))
+}
+
+#[tokio::test]
+async fn an_object_is_created_once_and_changed_only_by_those_that_know_its_last_version() {
+    let api = ApiServer::start().await;
+    let (status, created) = call(&api, "POST", SLICES, &named("x")).await;
+    assert_eq!(
+        (status, &created["metadata"]["resourceVersion"]),
+        (201, &json!("1"))
+    );
+    assert_eq!(call(&api, "POST", SLICES, &named("x")).await.0, 409);
+    assert_eq!(call(&api, "POST", SLICES, &json!({})).await.0, 422);
+    let path = format!("{SLICES}/x");
+    let patch = json!({"metadata": {"labels": {"b": "c"}}, "endpoints": null});
+    let (status, patched) = call(&api, "PATCH", &path, &patch).await;
+    assert_eq!(status, 200);
+    assert_eq!(patched["metadata"]["labels"]["b"], "c");
+    assert!(patched.get("endpoints").is_none());
+    assert_eq!(call(&api, "PUT", &path, &created).await.0, 409);
+    assert_eq!(call(&api, "PUT", &path, &patched).await.0, 200);
+    assert_eq!(call(&api, "DELETE", &path, &Value::Null).await.0, 200);
+    assert_eq!(call(&api, "GET", &path, &Value::Null).await.0, 404);
+}
+
+#[tokio::test]
+async fn lists_come_in_pages() {
+    let api = ApiServer::start().await;
+    for name in ["x", "y", "z"] {
+        api.apply(&slices(), named(name));
+    }
+    let (mut names, mut after) = (Vec::new(), String::new());
+    loop {
+        let path = format!("{SLICES}?limit=2&continue={}", after.replace('\n', "%0A"));
+        let (status, page) = call(&api, "GET", &path, &Value::Null).await;
+        assert_eq!(status, 200);
+        let items = page["items"].as_array().unwrap();
+        names.extend(items.iter().map(|item| item["metadata"]["name"].clone()));
+        match page["metadata"]["continue"].as_str() {
+            Some(next) => next.clone_into(&mut after),
+            None => break,
+        }
+    }
+    assert_eq!(names, ["x", "y", "z"]);
+}
+
+#[tokio::test]
+async fn a_watch_from_a_version_that_is_forgotten_gets_410_and_a_streaming_list_422() {
+    let api = ApiServer::start().await;
+    api.apply(&slices(), named("x"));
+    api.apply(&slices(), named("y"));
+    api.compact();
+    let path = format!("{SLICES}?watch=1&resourceVersion=1");
+    let (status, line) = call(&api, "GET", &path, &Value::Null).await;
+    assert_eq!((status, &line["object"]["code"]), (200, &json!(410)));
+    let path = format!("{SLICES}?watch=1&sendInitialEvents=true");
+    assert_eq!(call(&api, "GET", &path, &Value::Null).await.0, 422);
+}
+
+#[tokio::test]
+async fn a_token_is_reviewed() {
+    let api = ApiServer::start().await;
+    api.allow_token("known");
+    for (token, is_known) in [("known", true), ("other", false)] {
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        let review = json!({"spec": {"token": token}});
+        let (status, review) = call(&api, "POST", path, &review).await;
+        assert_eq!(status, 201);
+        assert_eq!(review["status"]["authenticated"], is_known);
+    }
+}
