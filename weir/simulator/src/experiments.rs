@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+pub(crate) use rows::Case;
 pub use rows::Row;
 
 use self::matrix::Matrix;
@@ -41,7 +42,7 @@ pub struct Progress {
 pub struct Findings {
     /// For people.
     pub sections: Vec<Section>,
-    /// One figure each; none of experiments that are not runs of nodes.
+    /// One figure each; none of those that have claims alone.
     pub rows: Vec<Row>,
     /// For claims, by their ids.
     pub evidence: BTreeMap<String, Evidence>,

@@ -57,7 +57,8 @@ pub(crate) struct Arguments {
     /// A request's objective in multiples of its service time, where the trace states none.
     #[arg(long, value_name = "F", default_value_t = OBJECTIVE_FACTOR, value_parser = positive)]
     objective_factor: f64,
-    /// The address on which the queue-proxies listen, one after the other.
+    /// The address on which the queue-proxies listen, one after the other; with --scenario route activator-ext, and the pods on
+    /// those behind it.
     #[arg(long, value_name = "IP", default_value_t = BIND)]
     bind: IpAddr,
     /// Print one JSON object instead of the table.
@@ -103,11 +104,11 @@ pub(crate) enum Program {
 /// Runs the demo. An error is the user's to mend: exit code 2. Exit code 1: a request was not answered
 /// exactly once; with `--strict`, shares were measured on a machine that was too late.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.scenario != Scenario::Route && arguments.speeds != route::Speeds::default() {
+        anyhow::bail!("--speeds belongs to --scenario route");
+    }
     match arguments.scenario {
         Scenario::Deadline => {
-            if arguments.speeds != route::Speeds::default() {
-                anyhow::bail!("--speeds belongs to --scenario route");
-            }
             let workload = arguments.workload(1.0)?;
             until_interrupted(deadline(arguments, &workload))
         }

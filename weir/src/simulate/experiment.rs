@@ -84,7 +84,10 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
             plain.push_str(&text::of(&found.sections));
         }
         sections.extend(found.sections);
-        rows.extend(found.rows);
+        // What has no claims is its figures.
+        if arguments.figures || found.evidence.is_empty() {
+            rows.extend(found.rows);
+        }
         evidence.extend(found.evidence);
         interrupted = found.stopped || (interrupt.is_set() && number + 1 < ids.len());
         if interrupted {
@@ -98,15 +101,13 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
         let page = page(&ids, arguments.seeds, sections, &judged);
         result::whole_file(path, |to| Ok(to.write_all(page.as_bytes())?))?;
     }
-    let text = if arguments.figures {
+    let text = if arguments.json {
         let mut text = judged.json_rows()?;
         for row in &rows {
             text.push_str(&serde_json::to_string(row)?);
             text.push('\n');
         }
         text
-    } else if arguments.json {
-        judged.json_rows()?
     } else {
         let claims = if evidence_is_empty {
             String::new()

@@ -11,8 +11,8 @@ use crate::statistics::Interval;
 pub struct Row {
     experiment: String,
     rule: &'static str,
-    functions: u32,
-    figure: Figure,
+    #[serde(flatten)]
+    case: Case,
     mean: f64,
     /// Of the 95 % interval; absent with one seed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,6 +22,54 @@ pub struct Row {
     seeds: usize,
 }
 
+/// What a figure is of.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Case {
+    /// Nodes that run so many functions.
+    Nodes {
+        /// How many.
+        functions: u32,
+        /// Which figure.
+        figure: Figure,
+    },
+    /// Instances of one function.
+    Routing {
+        /// Their speeds, in per cent.
+        speeds: &'static [u32],
+        /// Sum of service times divided by the span and by the sum of the speeds.
+        load: f64,
+        /// The time of a hand-over, in µs.
+        hand_over_us: u64,
+        /// How far estimates are off, as a share.
+        estimate_error: f64,
+        /// Always `in_time`: the mean is a share of all requests.
+        figure: &'static str,
+    },
+}
+
+impl Row {
+    /// A row of these values, one for each seed; `None`: there are none.
+    pub(crate) fn new(
+        experiment: &str,
+        rule: &'static str,
+        case: Case,
+        values: &[f64],
+    ) -> Option<Self> {
+        let &first = values.first()?;
+        let interval = Interval::of(values).ok();
+        Some(Self {
+            experiment: experiment.to_owned(),
+            rule,
+            case,
+            mean: interval.map_or(first, |own| own.mean),
+            low: interval.map(|own| own.low),
+            high: interval.map(|own| own.high),
+            seeds: values.len(),
+        })
+    }
+}
+
 /// All rows, in the order of the file and of the figures.
 pub(super) fn of(id: &str, spec: &Spec, matrix: &Matrix) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -29,20 +77,8 @@ pub(super) fn of(id: &str, spec: &Spec, matrix: &Matrix) -> Vec<Row> {
         for &functions in &spec.functions {
             for figure in Figure::ALL {
                 let values = matrix.by_seed(rule, functions, figure);
-                let Some(&first) = values.first() else {
-                    continue;
-                };
-                let interval = Interval::of(&values).ok();
-                rows.push(Row {
-                    experiment: id.to_owned(),
-                    rule: rule.name(),
-                    functions,
-                    figure,
-                    mean: interval.map_or(first, |own| own.mean),
-                    low: interval.map(|own| own.low),
-                    high: interval.map(|own| own.high),
-                    seeds: values.len(),
-                });
+                let case = Case::Nodes { functions, figure };
+                rows.extend(Row::new(id, rule.name(), case, &values));
             }
         }
     }

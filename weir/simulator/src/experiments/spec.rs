@@ -39,7 +39,7 @@ pub(super) struct Picture {
 /// A number of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Figure {
+pub(crate) enum Figure {
     /// Functions of which anything ran.
     Executed,
     /// Functions that keep their objectives.

@@ -6,7 +6,7 @@ use policy::Span;
 use policy::routing::Rule;
 
 use super::{Job, Setup, serve};
-use crate::experiments::{Findings, Progress};
+use crate::experiments::{Case, Findings, Progress, Row};
 use crate::random::{Purpose, Streams};
 use crate::report::{Cell, Column, Part, Section, Table};
 use crate::statistics::{Interval, Unit};
@@ -68,7 +68,7 @@ pub fn run(
     }
     Findings {
         sections: vec![section(&values)],
-        rows: Vec::new(),
+        rows: values.iter().filter_map(row).collect(),
         evidence: BTreeMap::new(),
         stopped,
     }
@@ -101,6 +101,17 @@ fn points<'a>(
     })
 }
 
+fn row((&(fleet, load, rule, hand_over_us, is_exact), values): (&Point, &Vec<f64>)) -> Option<Row> {
+    let case = Case::Routing {
+        speeds: FLEETS[fleet].1,
+        load: LOADS[load],
+        hand_over_us,
+        estimate_error: if is_exact { 0.0 } else { ESTIMATE_ERROR },
+        figure: "in_time",
+    };
+    Row::new(ID, Rule::ALL[rule].name(), case, values)
+}
+
 fn section(values: &BTreeMap<Point, Vec<f64>>) -> Section {
     let cell = |point: Point| match values
         .get(&point)
@@ -125,7 +136,11 @@ fn section(values: &BTreeMap<Point, Vec<f64>>) -> Section {
             .iter()
             .map(|load| Column::number(format!("load {load}")));
         parts.push(Part::Table(Table {
-            title: format!("{name}: in time, by load; a hand-over takes 0.5 ms, estimates are off by up to 25 %"),
+            title: format!(
+                "{name}: in time, by load; a hand-over takes {}, estimates are off by up to {:.0} %",
+                millis(HAND_OVER_US),
+                ESTIMATE_ERROR * 100.0
+            ),
             columns: [Column::text("rule")].into_iter().chain(columns).collect(),
             rows: rows.collect(),
         }));
@@ -136,9 +151,12 @@ fn section(values: &BTreeMap<Point, Vec<f64>>) -> Section {
                 .chain(cells)
                 .collect()
         });
-        let columns = ["none, exact estimates", "0.1 ms", "0.5 ms", "2 ms"].map(Column::number);
+        let columns = HAND_OVERS_US.map(|us| match us {
+            0 => Column::number("none, exact estimates"),
+            us => Column::number(millis(us)),
+        });
         parts.push(Part::Table(Table {
-            title: format!("{name}: in time at load 1.0, by the time of a hand-over"),
+            title: format!("{name}: in time at load {LOAD:.1}, by the time of a hand-over"),
             columns: [Column::text("rule")].into_iter().chain(columns).collect(),
             rows: rows.collect(),
         }));
@@ -148,4 +166,8 @@ fn section(values: &BTreeMap<Point, Vec<f64>>) -> Section {
         text: format!("{ABOUT}. One request computes at a time on each instance."),
         parts,
     }
+}
+
+fn millis(us: u64) -> String {
+    format!("{} ms", Span(us * 1_000).as_secs_f64() * 1e3)
 }

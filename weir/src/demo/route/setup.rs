@@ -1,4 +1,4 @@
-//! The runs: who chooses the instance, and by which rule.
+//! The runs: by which rule, and in which program, an instance is chosen.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

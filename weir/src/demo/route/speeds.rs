@@ -25,7 +25,7 @@ impl Speeds {
 
 impl Default for Speeds {
     fn default() -> Self {
-        Self(vec![1.0; 4])
+        SPEEDS_DEFAULT.parse().expect("a list of speeds")
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn speeds_are_numbers_separated_by_commas() {
-        assert_eq!(SPEEDS_DEFAULT.parse(), Ok(Speeds::default()));
+        assert_eq!(Speeds::default().get(), [1.0; 4]);
         let unequal: Speeds = "1,1,0.4,0.4".parse().unwrap();
         assert_eq!(unequal.get(), [1.0, 1.0, 0.4, 0.4]);
         assert!((unequal.sum() - 2.8).abs() < 1e-9);
