@@ -20,11 +20,15 @@
 //! | [`routing`] | which instance of a function serves which of its requests, and when | M1.13, papers 1.7; design §3 |
 //! | [`rectangles`] | which pod goes to which GPU whose SMs are shared | M4.11–M4.13, M4.17, papers 4.4 |
 //! | [`footprint`] | whether a GPU has the memory for a pod more | M4.15, papers 4.6 |
+//! | [`attach`] | when a revision's requests come to activator-ext, and to which of its pods | design §3.1 |
+//! | [`election`] | which of several processes leads | Kubernetes' leader election |
 //! | [`scaling`] | how many pods of which shape a function gets; what the autoscaler is told | M4.2, M4.3, M4.10, M4.11; design 4.9 |
 #![forbid(unsafe_code)]
 
+pub mod attach;
 pub mod buffers;
 pub mod class;
+pub mod election;
 pub mod footprint;
 pub mod gate;
 mod heap;
