@@ -32,7 +32,7 @@ pub const COPY_MAX: Span = Span::from_secs(2);
 pub struct View<'a> {
     /// It has opted in, and can be attached at all.
     pub is_wanted: bool,
-    /// The pods that are to own it, as [`owners`] gives them; none: no pod is ready, has answered a probe and stays.
+    /// The pods that are to own it, as [`owners()`] gives them; none: no pod is ready, has answered a probe and stays.
     pub owners: &'a [Owner],
     /// The pods that its slice names; `None`: there is no slice.
     pub slice: Option<&'a [Owner]>,
