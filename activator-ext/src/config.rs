@@ -32,6 +32,12 @@ pub(crate) struct Arguments {
 pub(crate) enum Role {
     /// Takes requests where Knative's activator does, and carries each to an instance.
     Data(DataArguments),
+    /// Puts role `data` into the path of opted-in revisions, and takes it out again.
+    #[cfg(feature = "kubernetes")]
+    Control(crate::control::ControlArguments),
+    /// Takes revisions out of activator-ext's path, until told otherwise.
+    #[cfg(feature = "kubernetes")]
+    Detach(crate::control::DetachArguments),
 }
 
 /// The arguments of role `data`.
@@ -145,14 +151,21 @@ pub(crate) struct Config {
 }
 
 /// Parses the command line; an error prints help, or what is wrong with it.
-pub(crate) fn parse(
-    arguments: impl IntoIterator<Item = OsString>,
-) -> Result<DataArguments, clap::Error> {
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Role, clap::Error> {
     let name = std::iter::once(OsString::from("activator-ext"));
-    let Arguments {
-        role: Role::Data(data),
-    } = Arguments::try_parse_from(name.chain(arguments))?;
-    Ok(data)
+    Arguments::try_parse_from(name.chain(arguments)).map(|arguments| arguments.role)
+}
+
+/// Reads the address to listen on.
+pub(crate) fn bind(read: &mut Reader<'_, impl Environment>) -> IpAddr {
+    let all = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    match read.optional("WEIR_BIND") {
+        unset if unset.is_empty() => all,
+        value => value.parse().unwrap_or_else(|_| {
+            read.invalid("WEIR_BIND", value, "an IP address is needed, as 127.0.0.7");
+            all
+        }),
+    }
 }
 
 impl Config {
@@ -165,13 +178,7 @@ impl Config {
         environment: &impl Environment,
     ) -> Result<Self, Vec<String>> {
         let mut read = Reader::new(environment);
-        let bind = match read.optional("WEIR_BIND") {
-            unset if unset.is_empty() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            value => value.parse().unwrap_or_else(|_| {
-                read.invalid("WEIR_BIND", value, "an IP address is needed, as 127.0.0.7");
-                IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-            }),
-        };
+        let bind = bind(&mut read);
         let folder = |name: &'static str, default: &str| {
             let set = environment.get(name).filter(|value| !value.is_empty());
             PathBuf::from(set.unwrap_or_else(|| default.to_owned()))

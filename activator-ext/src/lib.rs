@@ -7,6 +7,8 @@
 mod admin;
 mod autoscaler;
 mod config;
+#[cfg(feature = "kubernetes")]
+mod control;
 mod function;
 mod instance;
 mod metrics;
@@ -36,7 +38,7 @@ use proxy::connection::Shutdown;
 use proxy::env::ProcessEnvironment;
 use proxy::limits::Limits;
 use proxy::process::{self, Servers, Signals, complain, print};
-use proxy::process_log::Identity;
+use proxy::process_log::{Identity, LogConfig};
 use proxy::profiling::{PROFILING_PORT, Profiling};
 use proxy::telemetry::{Telemetry, TelemetryError};
 use proxy::tls::{self, Tls, TlsError};
@@ -47,7 +49,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{Functions, Scrape};
 use crate::autoscaler::{QUEUED_MAX, Reports};
-use crate::config::{Config, Source};
+use crate::config::{Config, Role, Source};
+#[cfg(feature = "kubernetes")]
+use crate::control::ControlConfig;
 use crate::metrics::Metrics;
 use crate::pass::PassThrough;
 use crate::registry::Registry;
@@ -83,27 +87,49 @@ const USAGE_ERROR: u8 = 2;
 /// manifests or ports that cannot be used; 1 for a second signal.
 #[must_use]
 pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments = match config::parse(arguments) {
-        Ok(arguments) => arguments,
+    let role = match config::parse(arguments) {
+        Ok(role) => role,
         Err(error) if error.use_stderr() => {
             let text = error.render().to_string();
             return complain(NAME, USAGE_ERROR, [text.trim_end().to_owned()]);
         }
         Err(help) => return print(&help.render().to_string()),
     };
-    let config = match Config::new(arguments, &ProcessEnvironment) {
-        Ok(config) => config,
-        Err(problems) => return complain(NAME, USAGE_ERROR, problems),
-    };
-    config.log.clone().start(Identity {
+    match role {
+        Role::Data(arguments) => match Config::new(arguments, &ProcessEnvironment) {
+            Ok(config) => {
+                start_log(&config.log, &config.pod, "activator");
+                block_on(run(config))
+            }
+            Err(problems) => complain(NAME, USAGE_ERROR, problems),
+        },
+        #[cfg(feature = "kubernetes")]
+        Role::Control(arguments) => match ControlConfig::new(arguments, &ProcessEnvironment) {
+            Ok(config) => {
+                start_log(&config.log, &config.pod, "control");
+                block_on(control::run(config))
+            }
+            Err(problems) => complain(NAME, USAGE_ERROR, problems),
+        },
+        #[cfg(feature = "kubernetes")]
+        Role::Detach(arguments) => block_on(async { Ok(control::detach(arguments).await) }),
+    }
+}
+
+fn start_log(log: &LogConfig, pod: &str, logger: &'static str) {
+    log.clone().start(Identity {
         key: NAME.to_owned(),
-        pod: config.pod.clone(),
-        logger: "activator",
-        silent: &["kube_client"],
+        pod: pod.to_owned(),
+        logger,
+        silent: &["kube_client", "kube_runtime"],
     });
+}
+
+/// Runs a role to its end.
+fn block_on(role: impl Future<Output = Result<ExitCode, StartError>>) -> ExitCode {
     match process::runtime() {
         Ok(runtime) => {
-            let code = runtime.block_on(run(config));
+            let code = runtime.block_on(role);
             // What still runs now is cut.
             runtime.shutdown_background();
             code.unwrap_or_else(|error| complain(NAME, USAGE_ERROR, [error.to_string()]))

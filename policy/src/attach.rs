@@ -16,8 +16,10 @@
 //! So with the label there is a slice that named a pod which answered, and without the label Kubernetes copies Knative's
 //! endpoints: the path is never empty by a decision, only while a pod that has died is not known to be dead.
 
+mod health;
 mod owners;
 
+pub use health::{Health, MISSES_MAX};
 pub use owners::{Owner, owners};
 
 use crate::{Span, Time};

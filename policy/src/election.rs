@@ -1,7 +1,7 @@
 //! Which of several processes leads: the holder of a Lease (`coordination.k8s.io/v1`).
 //!
 //! As in Kubernetes' own programs, a lease is over when its record was not seen to change for its duration by the watcher's
-//! own clock: clocks of different machines need not agree. A holder that could not renew for [`RENEW_MAX`], which is
+//! own clock: clocks of different machines need not agree. A holder that could not renew for [`Terms::renew`], which is
 //! shorter, is to end its process before another one can take the lease.
 //!
 //! The write itself is a compare-and-swap by the caller (`resourceVersion`): of two that acquire at once one fails, and
@@ -9,12 +9,26 @@
 
 use crate::{Span, Time};
 
-/// A lease is given for so long.
-pub const LEASE: Span = Span::from_secs(15);
-/// A leader whose last renewal is so long ago leads no more.
-pub const RENEW_MAX: Span = Span::from_secs(10);
-/// Between two attempts to acquire or renew it.
-pub const RETRY: Span = Span::from_secs(2);
+/// How long what takes. The default is that of Kubernetes' own programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// For how long a lease is taken; longer than `renew`.
+    pub lease: Span,
+    /// A leader whose last renewal is so long ago leads no more; longer than `retry`.
+    pub renew: Span,
+    /// Between two attempts to acquire or renew it.
+    pub retry: Span,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            lease: Span::from_secs(15),
+            renew: Span::from_secs(10),
+            retry: Span::from_secs(2),
+        }
+    }
+}
 
 /// Whose the lease is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +68,7 @@ pub enum Verdict {
 /// What a process knows of the lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Election {
+    terms: Terms,
     /// The last version that was read, and when it was first seen.
     seen: Option<(u64, Time)>,
     /// When this process last wrote the lease, while it leads: the begin of the write.
@@ -61,16 +76,33 @@ pub struct Election {
 }
 
 impl Election {
+    /// Returns what a process knows that has not looked yet.
+    #[must_use]
+    pub const fn new(terms: Terms) -> Self {
+        Self {
+            terms,
+            seen: None,
+            renewed: None,
+        }
+    }
+
+    /// How long what takes.
+    #[must_use]
+    pub const fn terms(&self) -> Terms {
+        self.terms
+    }
+
     /// Whether this process leads at `now`.
     #[must_use]
     pub fn leads(&self, now: Time) -> bool {
-        self.renewed.is_some_and(|at| now < at.after(RENEW_MAX))
+        self.renewed
+            .is_some_and(|at| now < at.after(self.terms.renew))
     }
 
     /// Until when this process leads, if it does not renew.
     #[must_use]
     pub fn leads_until(&self) -> Option<Time> {
-        self.renewed.map(|at| at.after(RENEW_MAX))
+        self.renewed.map(|at| at.after(self.terms.renew))
     }
 
     /// Returns what to do about a lease that was read at `now`.
@@ -99,7 +131,7 @@ impl Election {
                 if now >= over {
                     Verdict::Acquire
                 } else {
-                    Verdict::Follow(over.min(now.after(RETRY)))
+                    Verdict::Follow(over.min(now.after(self.terms.retry)))
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Several processes, one lease: never do two lead at once, and there is a leader again soon after one has gone.
 
-use policy::election::{Election, Holder, LEASE, RETRY, Record, Verdict};
+use policy::election::{Election, Holder, Record, Terms, Verdict};
 use policy::{Span, Time};
 
 mod random;
@@ -55,9 +55,9 @@ fn run(seed: u64) {
                     Some(_) => Holder::Other,
                 },
                 version: lease.version,
-                duration: LEASE,
+                duration: Terms::default().lease,
             };
-            process.looks_at = now.after(RETRY);
+            process.looks_at = now.after(Terms::default().retry);
             match process.election.evaluate(own, &record) {
                 Verdict::Acquire | Verdict::Renew => {
                     // Some writes fail.
@@ -68,7 +68,7 @@ fn run(seed: u64) {
                     }
                 }
                 Verdict::Follow(until) => {
-                    assert!(until > own && until <= own.after(RETRY));
+                    assert!(until > own && until <= own.after(Terms::default().retry));
                 }
                 Verdict::Lost => process.election = Election::default(),
             }
@@ -104,7 +104,7 @@ fn a_leader_that_cannot_renew_leads_no_more_before_another_may() {
     let empty = Record {
         holder: Holder::Nobody,
         version: 0,
-        duration: LEASE,
+        duration: Terms::default().lease,
     };
     assert_eq!(leader.evaluate(Time::ZERO, &empty), Verdict::Acquire);
     leader.wrote(Time::ZERO, 1);
@@ -112,7 +112,7 @@ fn a_leader_that_cannot_renew_leads_no_more_before_another_may() {
     let taken = Record {
         holder: Holder::Other,
         version: 1,
-        duration: LEASE,
+        duration: Terms::default().lease,
     };
     let second = |n: u64| Time(n * 1_000_000_000);
     assert!(matches!(
@@ -140,7 +140,7 @@ fn a_lease_that_is_renewed_is_never_over() {
         let record = Record {
             holder: Holder::Other,
             version: n,
-            duration: LEASE,
+            duration: Terms::default().lease,
         };
         let now = Time(n * 14_000_000_000);
         assert!(matches!(

@@ -10,6 +10,7 @@
 //! | [`client`] | an HTTP/1 client that sees every byte |
 //! | [`client2`] | an HTTP/2 client |
 //! | [`metrics`] | a page of metrics, as Prometheus reads it |
+//! | [`control`] | the role `control` of activator-ext: the process, and a cluster in memory |
 //! | [`collector`] | an OpenTelemetry collector |
 //! | [`mutation`] | inputs that somebody has spoiled |
 //! | [`tls`] | a certificate authority, and clients that trust it |
@@ -21,6 +22,7 @@ pub mod bench;
 pub mod client;
 pub mod client2;
 pub mod collector;
+pub mod control;
 pub mod message;
 pub mod metrics;
 pub mod mutation;

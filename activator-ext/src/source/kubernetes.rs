@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use super::SourceFailures;
 use super::object::{self, Object};
-use crate::view::View;
+use crate::view::{Revision, View};
 
 /// ConfigMaps with certificate authorities that Knative's programs trust.
 const TRUST_BUNDLES: &str = "networking.knative.dev/trust-bundle=true";
@@ -48,6 +48,15 @@ struct Objects {
 /// # Errors
 /// Why there is none, in one sentence.
 pub(crate) async fn client() -> Result<Client, String> {
+    let config = config().await?;
+    Client::try_from(config).map_err(|error| format!("the Kubernetes API cannot be used: {error}"))
+}
+
+/// Returns how the API is reached that [`client`] uses.
+///
+/// # Errors
+/// Why it is not known, in one sentence.
+pub(crate) async fn config() -> Result<kube::Config, String> {
     let mut config = kube::Config::infer().await.map_err(|error| {
         format!("no Kubernetes API is known, in the cluster or by KUBECONFIG: {error}")
     })?;
@@ -55,7 +64,7 @@ pub(crate) async fn client() -> Result<Client, String> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_MAX);
     config.read_timeout = Some(SILENCE_MAX);
-    Client::try_from(config).map_err(|error| format!("the Kubernetes API cannot be used: {error}"))
+    Ok(config)
 }
 
 /// Hands the certificate authorities in a namespace's ConfigMaps that are labelled as trust bundles to `trust`, for ever.
@@ -169,11 +178,13 @@ fn watch(
     watcher(api, watch_config(labels)).default_backoff()
 }
 
-fn resource(group: &str, kind: &str) -> ApiResource {
+/// Returns a kind of version `v1`.
+pub(crate) fn resource(group: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
 }
 
-fn watch_config(labels: Option<&str>) -> watcher::Config {
+/// Returns how objects, all or those with these labels, are watched.
+pub(crate) fn watch_config(labels: Option<&str>) -> watcher::Config {
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
     match labels {
         Some(labels) => config.labels(labels),
@@ -226,12 +237,7 @@ impl Objects {
     /// What is looked at of an object; `None`: it cannot be used.
     fn usable(&self, object: &DynamicObject, failed: &SourceFailures) -> Option<Object> {
         let (namespace, name) = name_of(object);
-        let read = serde_json::to_value(object).and_then(|mut value| {
-            // In lists the API leaves it out of its own kinds.
-            value["kind"] = self.kind.into();
-            serde_json::from_value::<Object>(value)
-        });
-        let problem = match read {
+        let problem = match read(object, self.kind) {
             Ok(read) => match read.check() {
                 Ok(()) => return Some(read),
                 Err(error) => error.to_string(),
@@ -242,6 +248,18 @@ impl Objects {
         tracing::warn!(problem, "an object cannot be used; it stays as it was");
         None
     }
+}
+
+/// Returns what a Revision says; `None`: it cannot be used.
+pub(crate) fn revision(object: &DynamicObject) -> Option<Revision> {
+    read(object, object::REVISION).ok()?.revision().ok()
+}
+
+fn read(object: &DynamicObject, kind: &str) -> serde_json::Result<Object> {
+    let mut value = serde_json::to_value(object)?;
+    // In lists the API leaves it out of its own kinds.
+    value["kind"] = kind.into();
+    serde_json::from_value(value)
 }
 
 fn name_of(object: &DynamicObject) -> (String, String) {

@@ -191,7 +191,11 @@ impl Object {
         }
     }
 
-    fn revision(&self) -> Result<Revision, ObjectError> {
+    /// Returns the revision that this is, without pods.
+    ///
+    /// # Errors
+    /// It lacks something, or has what is not allowed.
+    pub(super) fn revision(&self) -> Result<Revision, ObjectError> {
         let Metadata {
             namespace,
             name,

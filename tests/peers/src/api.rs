@@ -1,7 +1,7 @@
 //! A Kubernetes API server that keeps objects of any kind in memory.
 //!
 //! JSON alone; `get`, `list` with pages and selectors, `watch` with bookmarks, `create`, `update` with a check of
-//! `resourceVersion`, `patch` by merge (RFC 7386), `delete`; TokenReview and `/version`. Streaming lists (`sendInitialEvents`)
+//! `resourceVersion`, `patch` by merge (RFC 7386), `delete` with preconditions and finalizers; TokenReview and `/version`. Streaming lists (`sendInitialEvents`)
 //! are refused with 422, as by a server before 1.32. Nothing is validated, and who asks is not looked at.
 
 mod selector;
@@ -40,8 +40,24 @@ impl Resource {
     }
 }
 
-#[derive(Debug)]
+/// What becomes of a write that comes by HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// What it asks for.
+    None,
+    /// It is refused with 409, and changes nothing.
+    Conflict,
+    /// The connection breaks off, and nothing is changed.
+    CutBefore,
+    /// It changes what it asks for, and then the connection breaks off.
+    CutAfter,
+}
+
+/// Says what becomes of a write, by its method and path.
+type Faults = Box<dyn FnMut(&str) -> Fault + Send>;
+
 pub(crate) struct Shared {
+    faults: Mutex<Option<Faults>>,
     store: Mutex<Store>,
     /// The last version that watches deliver.
     delivered: watch::Sender<u64>,
@@ -89,6 +105,7 @@ impl ApiServer {
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {
+            faults: Mutex::default(),
             store: Mutex::default(),
             delivered: watch::Sender::new(0),
             epoch: watch::Sender::new(0),
@@ -140,6 +157,42 @@ impl ApiServer {
         lock(&self.shared.store).get(resource, namespace, name)
     }
 
+    /// Returns all objects of a resource in a namespace, or in all if it is empty, by namespace and name.
+    #[must_use]
+    pub fn list(&self, resource: &Resource, namespace: &str) -> Vec<Value> {
+        let store = lock(&self.shared.store);
+        let all = store.list(resource, namespace);
+        all.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Deletes an object as a client does: one with finalizers is marked and stays. Returns whether it was there.
+    pub fn delete_as_client(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
+        let place = (namespace, name);
+        let written = lock(&self.shared.store).delete_if(resource, place, &Value::Null);
+        written.is_ok_and(|written| {
+            self.shared.publish(&written);
+            true
+        })
+    }
+
+    /// Waits until something is written after `version`; returns the version then.
+    pub async fn changed(&self, version: u64) -> u64 {
+        let mut delivered = self.shared.delivered.subscribe();
+        // The sender lives as long as this does.
+        let now = delivered.wait_for(|now| *now > version).await;
+        now.map_or(version, |now| *now)
+    }
+
+    /// From now on `faults` says, by its method and path, what becomes of each write that comes by HTTP.
+    pub fn set_faults(&self, faults: impl FnMut(&str) -> Fault + Send + 'static) {
+        *lock(&self.shared.faults) = Some(Box::new(faults));
+    }
+
+    /// Writes do what they ask for again.
+    pub fn clear_faults(&self) {
+        *lock(&self.shared.faults) = None;
+    }
+
     /// Forgets the history of changes: a watch from an older version gets 410.
     pub fn compact(&self) {
         lock(&self.shared.store).compact();
@@ -175,6 +228,12 @@ impl ApiServer {
 impl Drop for ApiServer {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
     }
 }
 

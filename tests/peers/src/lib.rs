@@ -7,5 +7,6 @@ pub mod api;
 pub mod autoscaler;
 pub mod knative;
 pub mod kpa;
+pub mod mirroring;
 pub mod network;
 pub mod revision;

@@ -1,7 +1,7 @@
 //! The API server in memory answers as a real one does.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use peers::api::{ApiServer, Resource};
+use peers::api::{ApiServer, Fault, Resource};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -106,5 +106,52 @@ async fn a_token_is_reviewed() {
         let (status, review) = call(&api, "POST", path, &review).await;
         assert_eq!(status, 201);
         assert_eq!(review["status"]["authenticated"], is_known);
+    }
+}
+
+#[tokio::test]
+async fn an_object_is_deleted_only_as_the_one_that_is_named_and_once_nothing_keeps_it() {
+    let api = ApiServer::start().await;
+    let path = format!("{SLICES}/x");
+    let mut kept = named("x");
+    kept["metadata"]["finalizers"] = json!(["a.dev/kept"]);
+    let (_, created) = call(&api, "POST", SLICES, &kept).await;
+    let other = json!({"preconditions": {"uid": "another"}});
+    assert_eq!(call(&api, "DELETE", &path, &other).await.0, 409);
+    let its = json!({"preconditions": {"uid": created["metadata"]["uid"]}});
+    let (status, marked) = call(&api, "DELETE", &path, &its).await;
+    assert_eq!(status, 200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    assert!(api.get(&slices(), "a", "x").is_some());
+    let free = json!({"metadata": {"finalizers": []}});
+    assert_eq!(call(&api, "PATCH", &path, &free).await.0, 200);
+    assert!(api.get(&slices(), "a", "x").is_none());
+}
+
+#[tokio::test]
+async fn a_write_is_refused_or_cut_off_as_the_test_says() {
+    let api = ApiServer::start().await;
+    let mut faults = vec![Fault::None, Fault::Conflict];
+    api.set_faults(move |line| {
+        assert_eq!(line, format!("POST {SLICES}"));
+        faults.pop().unwrap_or(Fault::None)
+    });
+    assert_eq!(call(&api, "POST", SLICES, &named("x")).await.0, 409);
+    assert!(api.get(&slices(), "a", "x").is_none());
+    assert_eq!(call(&api, "POST", SLICES, &named("x")).await.0, 201);
+    for (name, fault) in [("y", Fault::CutBefore), ("z", Fault::CutAfter)] {
+        api.set_faults(move |_| fault);
+        let mut stream = TcpStream::connect(api.address).await.unwrap();
+        let body = named(name).to_string();
+        let head = format!(
+            "POST {SLICES} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.is_empty());
+        let is_there = api.get(&slices(), "a", name).is_some();
+        assert_eq!(is_there, fault == Fault::CutAfter);
     }
 }

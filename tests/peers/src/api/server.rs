@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::selector::Selector;
 use super::store::{Change, StoreError, Written, merge};
-use super::{Resource, Shared, lock};
+use super::{Fault, Resource, Shared, lock};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -30,7 +30,7 @@ const BOOKMARK_PERIOD: Duration = Duration::from_millis(200);
 /// Lines that wait for a slow watcher.
 const LINES_MAX: usize = 1_024;
 /// Kinds of plurals that are not the plural of the kind's name with an s.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 12] = [
     ("configmaps", "ConfigMap"),
     ("endpoints", "Endpoints"),
     ("endpointslices", "EndpointSlice"),
@@ -39,6 +39,9 @@ const KINDS: [(&str, &str); 9] = [
     ("gpufunctions", "GpuFunction"),
     ("networkpolicies", "NetworkPolicy"),
     ("clusterdomainclaims", "ClusterDomainClaim"),
+    ("clusterroles", "ClusterRole"),
+    ("clusterrolebindings", "ClusterRoleBinding"),
+    ("serviceaccounts", "ServiceAccount"),
     ("horizontalpodautoscalers", "HorizontalPodAutoscaler"),
 ];
 
@@ -48,7 +51,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         let service = service_fn(move |request| {
             let shared = Arc::clone(&shared);
-            async move { Ok::<_, Infallible>(answer(shared, request).await) }
+            async move { answer(shared, request).await }
         });
         connections.spawn(async move {
             let server = hyper::server::conn::http1::Builder::new();
@@ -137,7 +140,34 @@ fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
     reply(code, &status_of(code, reason, message))
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+/// Answers, or breaks the connection off where [`Fault`] says so.
+async fn answer(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, &'static str> {
+    let is_write = !matches!(*request.method(), Method::GET | Method::HEAD);
+    let is_review = request.uri().path().ends_with("reviews");
+    let line = format!("{} {}", request.method(), request.uri().path());
+    let fault = match &mut *lock(&shared.faults) {
+        Some(faults) if is_write && !is_review => faults(&line),
+        _ => Fault::None,
+    };
+    match fault {
+        Fault::None => Ok(undisturbed(shared, request).await),
+        Fault::Conflict => {
+            let text =
+                "the object has been modified; please apply your changes to the latest version";
+            Ok(failure(StatusCode::CONFLICT, "Conflict", text))
+        }
+        Fault::CutBefore => Err("cut off before the write"),
+        Fault::CutAfter => {
+            undisturbed(shared, request).await;
+            Err("cut off after the write")
+        }
+    }
+}
+
+async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
     let is_failing = {
@@ -241,6 +271,7 @@ fn write(
     let mut store = lock(&shared.store);
     let resource = &target.resource;
     let name = target.name.as_deref().unwrap_or_default();
+    let preconditions = object["preconditions"].clone();
     if object.is_object() {
         for (key, value) in [("namespace", &*target.namespace), ("name", name)] {
             if !value.is_empty() {
@@ -258,8 +289,8 @@ fn write(
             store.update(resource, patched)?
         }
         Verb::Delete => {
-            let deleted = store.delete(resource, &target.namespace, name);
-            deleted.ok_or(StoreError::NotFound)?
+            let place = (&*target.namespace, name);
+            store.delete_if(resource, place, &preconditions)?
         }
     };
     Ok((StatusCode::OK, written))

@@ -122,11 +122,40 @@ impl Store {
         let (namespace, name) = name_of(&object)?;
         let known = self.get(resource, &namespace, &name);
         let known = known.ok_or(StoreError::NotFound)?;
-        let named = &object["metadata"]["resourceVersion"];
-        if named.is_string() && *named != known["metadata"]["resourceVersion"] {
+        if is_other(
+            &object["metadata"]["resourceVersion"],
+            &known["metadata"]["resourceVersion"],
+        ) {
             return Err(StoreError::Conflict);
         }
+        let metadata = &object["metadata"];
+        if !metadata["deletionTimestamp"].is_null() && !has_finalizers(&object) {
+            let deleted = self.delete(resource, &namespace, &name);
+            return deleted.ok_or(StoreError::NotFound);
+        }
         self.apply(resource, object)
+    }
+
+    /// Deletes an object, which must be the one that the preconditions name; one with finalizers is marked and stays.
+    pub(super) fn delete_if(
+        &mut self,
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        preconditions: &Value,
+    ) -> Result<Written, StoreError> {
+        let known = self.get(resource, namespace, name);
+        let mut known = known.ok_or(StoreError::NotFound)?;
+        for key in ["uid", "resourceVersion"] {
+            if is_other(&preconditions[key], &known["metadata"][key]) {
+                return Err(StoreError::Conflict);
+            }
+        }
+        if has_finalizers(&known) {
+            known["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:01Z");
+            return self.apply(resource, known);
+        }
+        let deleted = self.delete(resource, namespace, name);
+        deleted.ok_or(StoreError::NotFound)
     }
 
     /// Creates an object, or replaces the one of its name.
@@ -192,6 +221,16 @@ impl Store {
             object,
         }
     }
+}
+
+/// Whether a value is named, and is another one.
+fn is_other(named: &Value, known: &Value) -> bool {
+    named.is_string() && named != known
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    let finalizers = object["metadata"]["finalizers"].as_array();
+    finalizers.is_some_and(|finalizers| !finalizers.is_empty())
 }
 
 /// Merges a patch into an object (RFC 7386).

@@ -1,0 +1,218 @@
+//! Role `control`: puts role `data` into the path of revisions, and takes it out again.
+//!
+//! Several processes may run; one leads, by a Lease. It alone writes, and only slices that it keeps itself and one label of
+//! Knative's Endpoints.
+
+mod attach;
+mod cluster;
+mod config;
+mod detach;
+mod facts;
+mod lease;
+mod leave;
+mod metrics;
+mod names;
+mod pods;
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::{StreamExt as _, stream};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use kube::api::Api;
+use kube::runtime::events::{Recorder, Reporter};
+use proxy::body::ProxyBody;
+use proxy::clock::Clock;
+use proxy::connection::{self, Handler, Shutdown};
+use proxy::limits::Limits;
+use proxy::process::{Servers, Signals};
+use proxy::{listen, respond, scrape};
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+pub(crate) use config::{ControlArguments, ControlConfig};
+pub(crate) use detach::{DetachArguments, detach};
+
+use crate::source::kubernetes;
+use crate::{METRICS_PORT, StartError};
+use attach::Attacher;
+use cluster::{Cluster, Concern};
+use lease::Candidate;
+use metrics::Metrics;
+
+/// Returns the FNV-1a hash of a text: the same in every build, so that a roll-out moves no function.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// What is served on 9476: `/metrics`, and `/ready` for the kubelet.
+#[derive(Debug)]
+struct Page {
+    metrics: Metrics,
+    cluster: Arc<Cluster>,
+    candidate: Arc<Candidate>,
+    is_ready: AtomicBool,
+}
+
+impl Handler for Page {
+    type Place = ();
+
+    async fn handle(
+        self: Arc<Self>,
+        client: connection::Client,
+        request: Request<Incoming>,
+    ) -> Response<ProxyBody> {
+        let _serving = client.begin(request.headers());
+        if request.uri().path() == "/ready" {
+            return scrape::answer(&request, "/ready", || {
+                if self.is_ready.load(Ordering::Relaxed) {
+                    Response::new(ProxyBody::full("ok\n"))
+                } else {
+                    respond::error(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "not all objects are known yet",
+                    )
+                }
+            });
+        }
+        scrape::answer(&request, "/metrics", || {
+            let families = self
+                .metrics
+                .gather(self.candidate.leads(), self.cluster.failures());
+            scrape::metrics(&families)
+        })
+    }
+}
+
+/// Runs role `control`.
+///
+/// # Errors
+/// A port cannot be had, or no Kubernetes API is known.
+pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
+    let scrapes = listen::listen(config.bind, METRICS_PORT)?;
+    let mut signals = Signals::take()?;
+    let clock = Clock::start();
+    let metrics = Metrics::new()?;
+    let client = kubernetes::client().await.map_err(StartError::Kubernetes)?;
+    let (cluster, concerns) = Cluster::follow(&client, &config);
+    let cluster = Arc::new(cluster);
+    let leases = Api::namespaced(client.clone(), &config.namespace);
+    let candidate = Candidate::new(leases, config.pod.clone(), config.terms, clock);
+    let candidate = Arc::new(candidate);
+    let page = Arc::new(Page {
+        metrics: metrics.clone(),
+        cluster: Arc::clone(&cluster),
+        candidate: Arc::clone(&candidate),
+        is_ready: AtomicBool::new(false),
+    });
+    let servers = Servers {
+        limits: Limits::default(),
+        shutdown: Arc::<Shutdown>::default(),
+        connections: TaskTracker::new(),
+    };
+    servers.serve(scrapes, None, &page);
+    let reporter = Reporter {
+        controller: names::MANAGER.to_owned(),
+        instance: Some(config.pod.clone()),
+    };
+    let attacher = Arc::new(Attacher::new(
+        client.clone(),
+        Arc::clone(&cluster),
+        Arc::clone(&candidate),
+        Recorder::new(client.clone(), reporter),
+        metrics,
+        clock,
+    ));
+    tracing::info!(
+        pod = config.pod,
+        namespace = config.namespace,
+        "weir-control has begun"
+    );
+    let work = async {
+        cluster.filled().await;
+        page.is_ready.store(true, Ordering::Relaxed);
+        lead(Arc::clone(&attacher), concerns).await;
+    };
+    // Once all is let go, the process goes on until it is deleted as well.
+    let leave = async {
+        leave::run(client.clone(), &cluster, &config, || candidate.leads()).await;
+    };
+    let mut work = pin!(work);
+    let mut lost = pin!(candidate.run());
+    let mut leave = pin!(leave);
+    let mut has_left = false;
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            () = &mut lost => {
+                tracing::error!("the lease is lost: another process may lead, so this one ends");
+                return Ok(ExitCode::FAILURE);
+            }
+            () = &mut work => {
+                tracing::error!("the work has ended before its time");
+                return Ok(ExitCode::FAILURE);
+            }
+            () = &mut leave, if !has_left => has_left = true,
+            () = signals.next() => {
+                if is_stopping {
+                    return Ok(ExitCode::FAILURE);
+                }
+                // While Weir leaves, there may be no other process to do it.
+                if !has_left && leave::has_begun(&client, &config).await {
+                    is_stopping = true;
+                    continue;
+                }
+                break;
+            }
+        }
+        if is_stopping && has_left {
+            break;
+        }
+    }
+    candidate.release().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until this process leads, and then works on what changes, for ever.
+async fn lead(attacher: Arc<Attacher>, mut concerns: mpsc::Receiver<Concern>) {
+    let mut elected = pin!(attacher.candidate.elected());
+    loop {
+        tokio::select! {
+            () = &mut elected => break,
+            // All are looked at once it leads.
+            _concern = concerns.recv() => {}
+        }
+    }
+    attacher.pods.probe(&attacher.cluster.pods).await;
+    let changed = stream::unfold(Arc::clone(&attacher), |attacher| async move {
+        let mut tick = tokio::time::interval(pods::PROBE_PERIOD);
+        tick.tick().await;
+        loop {
+            tick.tick().await;
+            if attacher.pods.probe(&attacher.cluster.pods).await {
+                return Some((Concern::All, attacher));
+            }
+        }
+    });
+    let concerns = stream::unfold(concerns, |mut concerns| async move {
+        Some((concerns.recv().await?, concerns))
+    });
+    let first = stream::once(std::future::ready(Concern::All));
+    let all = stream::select(changed.boxed(), first.chain(concerns.boxed()));
+    Arc::clone(&attacher).run(all).await;
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_hash_of_a_name_is_that_of_the_published_vectors() {
+        assert_eq!(super::hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(super::hash("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(super::hash("foobar"), 0x8594_4171_f739_67e8);
+    }
+}

@@ -1,0 +1,120 @@
+//! Command line and environment of role `control`, resolved.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::Args;
+use policy::Span;
+use policy::election::Terms;
+use proxy::env::{Environment, Problem, Reader};
+use proxy::process_log::LogConfig;
+
+use super::names::CONTROL;
+
+/// The arguments of role `control`.
+#[derive(Debug, Args)]
+pub(crate) struct ControlArguments {
+    /// Labels of the pods of role `data`, in SYSTEM_NAMESPACE.
+    #[arg(
+        long,
+        value_name = "SELECTOR",
+        default_value = "app.kubernetes.io/name=weir-activator"
+    )]
+    data_selector: String,
+    /// For how long the Lease is taken: 100ms or longer.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = term)]
+    lease_duration: Duration,
+    /// A leader that has not renewed it for so long ends.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = term)]
+    renew_deadline: Duration,
+    /// Between two attempts.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = term)]
+    retry_period: Duration,
+}
+
+/// A term is from 100 ms to an hour.
+fn term(text: &str) -> Result<Duration, String> {
+    let duration = annotations::values::positive_duration(text)?;
+    if (Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err("allowed: 100ms to 1h".to_owned())
+    }
+}
+
+/// Everything that is fixed for the life of role `control`.
+#[derive(Debug)]
+pub(crate) struct ControlConfig {
+    /// Weir's namespace: where the Lease is.
+    pub(crate) namespace: String,
+    /// Knative's, in which role `data` runs.
+    pub(crate) system_namespace: String,
+    /// The pod's name.
+    pub(crate) pod: String,
+    /// The address to listen on.
+    pub(crate) bind: IpAddr,
+    /// Labels of the pods of role `data`.
+    pub(crate) data_selector: String,
+    /// How long what takes at the election.
+    pub(crate) terms: Terms,
+    /// How the process's log is written.
+    pub(crate) log: LogConfig,
+}
+
+impl ControlConfig {
+    /// Joins arguments and environment.
+    ///
+    /// # Errors
+    /// Every variable and argument that cannot be used.
+    pub(crate) fn new(
+        arguments: ControlArguments,
+        environment: &impl Environment,
+    ) -> Result<Self, Vec<String>> {
+        let mut read = Reader::new(environment);
+        let bind = crate::config::bind(&mut read);
+        let log = (
+            read.optional("SERVING_LOGGING_CONFIG"),
+            read.optional("SERVING_LOGGING_LEVEL"),
+        );
+        let problems = read.into_problems();
+        let mut problems: Vec<_> = problems.iter().map(Problem::to_string).collect();
+        let ControlArguments {
+            data_selector,
+            lease_duration,
+            renew_deadline,
+            retry_period,
+        } = arguments;
+        if lease_duration <= renew_deadline || renew_deadline <= retry_period.saturating_mul(2) {
+            problems.push(format!(
+                "--lease-duration {lease_duration:?} must be longer than --renew-deadline {renew_deadline:?}, and that longer \
+                 than twice --retry-period {retry_period:?}"
+            ));
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let some = |name| environment.get(name).filter(|value| !value.is_empty());
+        let pod = some("POD_NAME").or_else(|| some("HOSTNAME"));
+        let span =
+            |duration: Duration| Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+        Ok(Self {
+            namespace: some("POD_NAMESPACE").unwrap_or_else(|| NAMESPACE.to_owned()),
+            system_namespace: some("SYSTEM_NAMESPACE")
+                .unwrap_or_else(|| SYSTEM_NAMESPACE.to_owned()),
+            pod: pod.unwrap_or_else(|| format!("{CONTROL}-{}", std::process::id())),
+            bind,
+            data_selector,
+            terms: Terms {
+                lease: span(lease_duration),
+                renew: span(renew_deadline),
+                retry: span(retry_period),
+            },
+            log: LogConfig::parse(&log.0, &log.1),
+        })
+    }
+}
+
+/// Weir's namespace, unless `POD_NAMESPACE` says otherwise.
+pub(crate) const NAMESPACE: &str = "weir-system";
+/// Knative's, unless `SYSTEM_NAMESPACE` says otherwise.
+pub(crate) const SYSTEM_NAMESPACE: &str = "knative-serving";

@@ -1,0 +1,225 @@
+//! How Weir leaves a cluster: its own objects are kept by a finalizer until every revision goes Knative's way again.
+//!
+//! Among them are those by which this process is known to the API and may write: as soon as one has gone, it may no more. So all
+//! requests to let go are begun, their heads are sent and so authorised, and only then their bodies.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use futures_util::stream;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Limited, StreamBody};
+use hyper::body::Frame;
+use hyper_util::client::legacy;
+use hyper_util::rt::TokioExecutor;
+use k8s_openapi::api::core::v1::Endpoints;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::client::ConfigExt as _;
+use kube::{Client, Resource as _, ResourceExt as _};
+use serde_json::json;
+use tokio::sync::watch;
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
+
+use super::cluster::Cluster;
+use super::config::ControlConfig;
+use super::names::{CONTROL, FINALIZER, MANAGED_BY, MANAGER, PUBLIC, SERVICE_TYPE, SKIP_MIRROR};
+use crate::source::kubernetes::{self, resource, revision};
+
+/// Whether there is anything to do is looked at this often.
+const LOOK_PERIOD: Duration = Duration::from_millis(200);
+/// A request's head has been authorised after so long.
+const AUTHORISED_AFTER: Duration = Duration::from_millis(500);
+/// At the end of the process the API has so long to say whether Weir leaves.
+const ASK_MAX: Duration = Duration::from_secs(5);
+/// More of an answer is not read.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// Waits until Weir is being deleted and all is detached, and lets go of what was kept until then. `leads` says whether it is
+/// for this process to do.
+pub(crate) async fn run(
+    client: Client,
+    cluster: &Cluster,
+    config: &ControlConfig,
+    leads: impl Fn() -> bool,
+) {
+    let mut failures = 0_u64;
+    loop {
+        tokio::time::sleep(LOOK_PERIOD).await;
+        if !cluster.is_leaving() || !leads() {
+            continue;
+        }
+        let done = async {
+            if !is_detached(&client, cluster).await? {
+                return Ok(false);
+            }
+            let kept = kept(&client, config).await?;
+            tracing::info!(
+                objects = kept.len(),
+                "all is detached; Weir's objects are let go"
+            );
+            let_go(kept).await.map_err(LeaveError::Release)?;
+            Ok::<_, LeaveError>(true)
+        };
+        match done.await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => {
+                failures += 1;
+                if failures.is_power_of_two() {
+                    tracing::warn!(%error, failures, "Weir cannot leave yet");
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether Weir is being deleted, by the API's own word: a watch may not have said it yet. An API that does not answer
+/// says no.
+pub(crate) async fn has_begun(client: &Client, config: &ControlConfig) -> bool {
+    let asked = async {
+        let namespaces: Api<DynamicObject> =
+            Api::all_with(client.clone(), &resource("", "Namespace"));
+        let namespace = namespaces.get_opt(&config.namespace).await?;
+        if namespace.is_some_and(|it| it.metadata.deletion_timestamp.is_some()) {
+            return Ok(true);
+        }
+        let kept = kept(client, config).await?;
+        Ok::<_, kube::Error>(kept.iter().any(|it| it.is_deleted))
+    };
+    let answer = tokio::time::timeout(ASK_MAX, asked).await;
+    answer.is_ok_and(|answer| answer.unwrap_or(false))
+}
+
+/// Why Weir could not leave. It is tried again.
+#[derive(Debug, thiserror::Error)]
+enum LeaveError {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("an object could not be let go: {0}")]
+    Release(BoxError),
+}
+
+/// Whether no revision is attached, by the API's own word.
+async fn is_detached(client: &Client, cluster: &Cluster) -> Result<bool, kube::Error> {
+    let own = ListParams::default()
+        .labels(&format!("{MANAGED_BY}={MANAGER}"))
+        .limit(1);
+    let slices: Api<EndpointSlice> = Api::all(client.clone());
+    if !slices.list_metadata(&own).await?.items.is_empty() {
+        return Ok(false);
+    }
+    let labelled = format!("{SERVICE_TYPE}={PUBLIC},{SKIP_MIRROR}=true");
+    let endpoints: Api<Endpoints> = Api::all(client.clone());
+    let labelled = endpoints
+        .list_metadata(&ListParams::default().labels(&labelled))
+        .await?;
+    let opted_in: std::collections::HashSet<_> = cluster
+        .revisions
+        .state()
+        .iter()
+        .filter(|object| revision(object).is_some_and(|it| it.settings.opted_in()))
+        .map(|object| (object.namespace(), object.name_any()))
+        .collect();
+    let mut left = labelled.items.iter();
+    Ok(!left.any(|it| opted_in.contains(&(it.namespace(), it.name_any()))))
+}
+
+/// An object that is kept by the finalizer: its path, and the finalizers that others have set.
+struct Kept {
+    path: String,
+    /// It is marked as deleted.
+    is_deleted: bool,
+    others: Vec<String>,
+}
+
+/// Returns what of Weir's own is kept by the finalizer.
+async fn kept(client: &Client, config: &ControlConfig) -> Result<Vec<Kept>, kube::Error> {
+    let rbac = "rbac.authorization.k8s.io";
+    let own = Some(config.namespace.as_str());
+    let all = [
+        (resource("apps", "Deployment"), own),
+        (resource("", "ServiceAccount"), own),
+        (resource(rbac, "ClusterRole"), None),
+        (resource(rbac, "ClusterRoleBinding"), None),
+    ];
+    let mut kept = Vec::new();
+    for (kind, namespace) in all {
+        let api: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &kind),
+            None => Api::all_with(client.clone(), &kind),
+        };
+        let Some(object) = api.get_opt(CONTROL).await? else {
+            continue;
+        };
+        let (ours, others): (Vec<_>, Vec<_>) = object
+            .finalizers()
+            .iter()
+            .cloned()
+            .partition(|it| it == FINALIZER);
+        if !ours.is_empty() {
+            let folder = DynamicObject::url_path(&kind, namespace);
+            kept.push(Kept {
+                is_deleted: object.metadata.deletion_timestamp.is_some(),
+                path: format!("{folder}/{CONTROL}"),
+                others,
+            });
+        }
+    }
+    Ok(kept)
+}
+
+async fn let_go(kept: Vec<Kept>) -> Result<(), BoxError> {
+    let config = kubernetes::config().await?;
+    let connector = config.rustls_https_connector()?;
+    let http = legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    let go = watch::Sender::new(false);
+    let requests = kept.into_iter().map(|object| {
+        let request = release(object, go.subscribe());
+        let mut service = service.clone();
+        async move {
+            let request = request?;
+            let path = request.uri().path().to_owned();
+            let response = service.ready().await?.call(request).await?;
+            let status = response.status();
+            let answer = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+            let answer = answer.collect().await?.to_bytes();
+            if status.is_success() || status == StatusCode::NOT_FOUND {
+                return Ok(());
+            }
+            let answer = String::from_utf8_lossy(&answer);
+            Err(BoxError::from(format!("{path}: {status}: {answer}")))
+        }
+    });
+    let begun = async {
+        tokio::time::sleep(AUTHORISED_AFTER).await;
+        go.send_replace(true);
+    };
+    let (answers, ()) = tokio::join!(join_all(requests), begun);
+    answers.into_iter().collect()
+}
+
+/// Returns the request that takes the finalizer away. Its body is there when `go` says so.
+fn release(object: Kept, mut go: watch::Receiver<bool>) -> Result<Request<Body>, BoxError> {
+    let patch = json!({"metadata": {"finalizers": object.others}}).to_string();
+    let body = stream::once(async move {
+        // The sender is there until all requests are answered.
+        let _said = go.wait_for(|&go| go).await;
+        Ok::<_, BoxError>(Frame::data(Bytes::from(patch)))
+    });
+    let request = Request::builder()
+        .method(Method::PATCH)
+        .uri(object.path)
+        .header(header::CONTENT_TYPE, "application/merge-patch+json")
+        .body(StreamBody::new(body).boxed_unsync())?;
+    Ok(request)
+}

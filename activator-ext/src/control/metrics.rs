@@ -1,0 +1,107 @@
+//! Metrics of role `control`, served on 9476.
+
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::view::RevisionName;
+
+/// All metrics of the process.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    attached: IntGaugeVec,
+    leader: IntGauge,
+    reconciles: IntCounterVec,
+    failures: IntCounter,
+    /// The function's label of each revision that is exported.
+    labels: Arc<Mutex<HashMap<RevisionName, String>>>,
+}
+
+impl Metrics {
+    /// # Errors
+    /// Names that cannot be used.
+    pub(crate) fn new() -> Result<Self, prometheus::Error> {
+        let metrics = Self {
+            registry: Registry::new(),
+            attached: IntGaugeVec::new(
+                Opts::new(
+                    "weir_attached",
+                    "1: a revision's requests come to activator-ext; 0: they go Knative's way.",
+                ),
+                &["namespace", "function", "revision"],
+            )?,
+            leader: IntGauge::new("weir_control_leader", "1: this process leads.")?,
+            reconciles: IntCounterVec::new(
+                Opts::new(
+                    "weir_control_reconciles_total",
+                    "Revisions that were looked at, by outcome.",
+                ),
+                &["outcome"],
+            )?,
+            failures: IntCounter::new(
+                "weir_view_failures_total",
+                "Watches of the Kubernetes API that have failed.",
+            )?,
+            labels: Arc::default(),
+        };
+        metrics
+            .registry
+            .register(Box::new(metrics.attached.clone()))?;
+        metrics
+            .registry
+            .register(Box::new(metrics.leader.clone()))?;
+        metrics
+            .registry
+            .register(Box::new(metrics.reconciles.clone()))?;
+        metrics
+            .registry
+            .register(Box::new(metrics.failures.clone()))?;
+        for outcome in ["done", "failed"] {
+            metrics.reconciles.with_label_values(&[outcome]);
+        }
+        Ok(metrics)
+    }
+
+    /// A revision was looked at.
+    pub(crate) fn reconciles(&self, outcome: &str) {
+        self.reconciles.with_label_values(&[outcome]).inc();
+    }
+
+    /// How an opted-in revision stands.
+    pub(crate) fn attached(&self, name: &RevisionName, label: &str, is_attached: bool) {
+        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = labels.insert(name.clone(), label.to_owned());
+        if let Some(before) = before.filter(|before| before != label) {
+            self.remove(name, &before);
+        }
+        let gauge = [&*name.namespace, label, &name.name];
+        self.attached
+            .with_label_values(&gauge)
+            .set(i64::from(is_attached));
+    }
+
+    /// A revision is not there any more, or has opted out.
+    pub(crate) fn forget(&self, name: &RevisionName) {
+        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(label) = labels.remove(name) {
+            self.remove(name, &label);
+        }
+    }
+
+    fn remove(&self, name: &RevisionName, label: &str) {
+        // It is there, or was never counted.
+        let _removed = self
+            .attached
+            .remove_label_values(&[&name.namespace, label, &name.name]);
+    }
+
+    /// Returns all metrics as they stand.
+    pub(crate) fn gather(&self, is_leader: bool, watch_failures: u64) -> Vec<MetricFamily> {
+        self.leader.set(i64::from(is_leader));
+        self.failures
+            .inc_by(watch_failures.saturating_sub(self.failures.get()));
+        self.registry.gather()
+    }
+}

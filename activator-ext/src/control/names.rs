@@ -1,0 +1,37 @@
+//! Names of Kubernetes' and Knative's that attaching has to do with.
+
+/// Labels a slice of ours, as `endpointslice.kubernetes.io/managed-by` (design §3.1).
+pub(crate) const MANAGER: &str = "activator-ext.weir.dev";
+/// By whom a slice is kept.
+pub(crate) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Keeps slices that are copies of Endpoints.
+pub(crate) const MIRRORING: &str = "endpointslicemirroring-controller.k8s.io";
+/// The Service whose endpoints a slice names.
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// On Endpoints: they are not copied to slices.
+pub(crate) const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
+/// Says whether a Service, and its Endpoints, are the public or the private ones of a revision …
+pub(crate) const SERVICE_TYPE: &str = "networking.internal.knative.dev/serviceType";
+/// … by this value.
+pub(crate) const PUBLIC: &str = "Public";
+/// Keeps an object until every revision is detached.
+pub(crate) const FINALIZER: &str = "weir.dev/detach";
+/// Objects of Weir's own have this label …
+pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of";
+/// … with this value.
+pub(crate) const WEIR: &str = "weir";
+/// The Lease by which one process leads, and the name of what role `control` is and runs with.
+pub(crate) const CONTROL: &str = "weir-control";
+/// The ConfigMap that names what is to be detached by hand: keys `all` and `<namespace>.<revision>`.
+pub(crate) const DETACHED: &str = "weir-detached";
+/// The key that stands for all revisions.
+pub(crate) const ALL: &str = "all";
+/// Knative's settings of the network.
+pub(crate) const CONFIG_NETWORK: &str = "config-network";
+/// Its key: whether pods can be addressed beside a mesh.
+pub(crate) const MESH_MODE: &str = "mesh-compatibility-mode";
+
+/// Returns the key of [`DETACHED`] that stands for a revision.
+pub(crate) fn detached_key(namespace: &str, revision: &str) -> String {
+    format!("{namespace}.{revision}")
+}

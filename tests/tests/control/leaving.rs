@@ -1,0 +1,130 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::control::{Cluster, Path, resource};
+use tests::{PATIENCE, SLACK, eventually};
+use tokio::time::Instant;
+
+use super::{cluster, control};
+
+const KEPT: [(&str, &str); 4] = [
+    ("deployments", "weir-system"),
+    ("serviceaccounts", "weir-system"),
+    ("clusterroles", ""),
+    ("clusterrolebindings", ""),
+];
+
+/// Creates what is kept by the finalizer.
+fn install(cluster: &Cluster) {
+    for (plural, namespace) in KEPT {
+        let mut object = json!({"metadata": {
+            "name": "weir-control",
+            "labels": {"app.kubernetes.io/part-of": "weir"},
+            "finalizers": ["other.dev/kept", "weir.dev/detach"],
+        }});
+        if !namespace.is_empty() {
+            object["metadata"]["namespace"] = json!(namespace);
+        }
+        cluster.api.apply(&resource(plural), object);
+    }
+}
+
+fn finalizers(cluster: &Cluster, (plural, namespace): (&str, &str)) -> Value {
+    let object = cluster
+        .api
+        .get(&resource(plural), namespace, "weir-control");
+    object.map_or(Value::Null, |object| {
+        object["metadata"]["finalizers"].clone()
+    })
+}
+
+/// The bound is 10 s for 100 revisions.
+#[tokio::test]
+async fn a_plain_delete_detaches_a_hundred_revisions_before_anything_is_let_go() {
+    let cluster = cluster().await;
+    let pod = cluster.add_pod("data-0").await;
+    let names: Vec<_> = (0..100).map(|number| format!("f{number}")).collect();
+    for name in &names {
+        cluster.add_revision(name, true);
+    }
+    install(&cluster);
+    let mut control = control(&cluster);
+    let own = Path::Own(vec![pod.ip]);
+    let are = |path: &Path| names.iter().all(|name| cluster.path(name) == *path);
+    eventually("all are attached", || are(&own)).await;
+    for (plural, namespace) in KEPT {
+        assert!(
+            cluster
+                .api
+                .delete_as_client(&resource(plural), namespace, "weir-control")
+        );
+    }
+    // As when its pod is deleted along with all the rest.
+    control.terminate();
+    let begin = Instant::now();
+    while finalizers(&cluster, KEPT[0]) != json!(["other.dev/kept"]) {
+        assert!(begin.elapsed() < PATIENCE, "{}", control.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(10) + SLACK, "{took:?}");
+    assert!(are(&Path::Knatives));
+    for object in KEPT {
+        eventually("each is let go", || {
+            finalizers(&cluster, object) == json!(["other.dev/kept"])
+        })
+        .await;
+    }
+    assert_eq!(
+        control.exit_code(PATIENCE).await,
+        Some(0),
+        "{}",
+        control.log()
+    );
+    let left = cluster.api.list(&resource("endpoints"), "");
+    let skip =
+        |it: &Value| !it["metadata"]["labels"]["endpointslice.kubernetes.io/skip-mirror"].is_null();
+    assert!(!left.iter().any(skip));
+}
+
+#[tokio::test]
+async fn the_end_of_one_process_gives_the_lease_up_and_leaves_all_attached() {
+    let cluster = cluster().await;
+    let pod = cluster.add_pod("data-0").await;
+    cluster.add_revision("f", true);
+    install(&cluster);
+    let mut first = control(&cluster);
+    eventually("it is attached", || {
+        cluster.path("f") == Path::Own(vec![pod.ip])
+    })
+    .await;
+    let _second = cluster.control(super::BINARY, "weir-control-1");
+    first.terminate();
+    assert_eq!(first.exit_code(PATIENCE).await, Some(0), "{}", first.log());
+    eventually("the other one leads", || {
+        cluster.leader().as_deref() == Some("weir-control-1")
+    })
+    .await;
+    assert_eq!(cluster.path("f"), Path::Own(vec![pod.ip]));
+    cluster.opt("f", false);
+    eventually("it is detached", || cluster.path("f") == Path::Knatives).await;
+}
+
+#[tokio::test]
+async fn a_leader_whose_lease_another_has_taken_ends() {
+    let cluster = cluster().await;
+    let mut control = control(&cluster);
+    eventually("it leads", || {
+        cluster.leader().as_deref() == Some("weir-control-0")
+    })
+    .await;
+    cluster.change("leases", "weir-system", "weir-control", |lease| {
+        lease["spec"]["holderIdentity"] = json!("another");
+    });
+    assert_eq!(control.exit_code(PATIENCE).await, Some(1));
+    assert!(
+        control.log().contains("the lease is lost"),
+        "{}",
+        control.log()
+    );
+}
