@@ -78,7 +78,9 @@ pub fn resource(plural: &str) -> Resource {
         "endpointslices" => "discovery.k8s.io/v1",
         "leases" => "coordination.k8s.io/v1",
         "deployments" => "apps/v1",
-        "clusterroles" | "clusterrolebindings" => "rbac.authorization.k8s.io/v1",
+        "clusterroles" | "clusterrolebindings" | "roles" | "rolebindings" => {
+            "rbac.authorization.k8s.io/v1"
+        }
         "events" => "events.k8s.io/v1",
         "services" | "endpoints" | "pods" | "configmaps" | "namespaces" | "serviceaccounts" => "v1",
         other => panic!("no resource {other}"),

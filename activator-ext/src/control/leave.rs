@@ -144,6 +144,8 @@ async fn kept(client: &Client, config: &ControlConfig) -> Result<Vec<Kept>, kube
     let all = [
         (resource("apps", "Deployment"), own),
         (resource("", "ServiceAccount"), own),
+        (resource(rbac, "Role"), own),
+        (resource(rbac, "RoleBinding"), own),
         (resource(rbac, "ClusterRole"), None),
         (resource(rbac, "ClusterRoleBinding"), None),
     ];

@@ -7,9 +7,11 @@ use tokio::time::Instant;
 
 use super::{cluster, control};
 
-const KEPT: [(&str, &str); 4] = [
+const KEPT: [(&str, &str); 6] = [
     ("deployments", "weir-system"),
     ("serviceaccounts", "weir-system"),
+    ("roles", "weir-system"),
+    ("rolebindings", "weir-system"),
     ("clusterroles", ""),
     ("clusterrolebindings", ""),
 ];
