@@ -177,7 +177,8 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     // OTLP over HTTP sets up a client that blocks.
     let start = tokio::task::spawn_blocking(move || Instruments::start(&observability, &pod));
     let (instruments, telemetry) = start.await??;
-    let (tls, trust) = encryption(&config)?;
+    let mut source = Connected::to(&config).await?;
+    let (tls, trust) = encryption(&config, source.internal_tls)?;
     let secure = match &tls {
         Some(tls) => Some((listen::listen(config.bind, TLS_PORT)?, Arc::clone(tls))),
         None => None,
@@ -195,7 +196,13 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         telemetry::observe_requests(meters, &registry);
     }
     let failed = Arc::<SourceFailures>::default();
-    follow(&config, &registry, trust.as_ref(), Arc::clone(&failed)).await?;
+    follow(
+        &config,
+        &source,
+        &registry,
+        trust.as_ref(),
+        Arc::clone(&failed),
+    )?;
 
     let reports = Arc::<Reports>::default();
     let sender = config.autoscaler.clone().map(|url| {
@@ -256,8 +263,14 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     tokio::spawn(sweep(Arc::clone(&data)));
     tracing::info!(bind = %config.bind, "activator-ext is listening");
 
-    signals.next().await;
-    tracing::info!("Received TERM signal, attempting to gracefully shutdown servers.");
+    tokio::select! {
+        () = signals.next() => {
+            tracing::info!("Received TERM signal, attempting to gracefully shutdown servers.");
+        }
+        () = source.internal_tls_changed(&config) => {
+            tracing::info!("system-internal-tls has changed: this process ends, and the next one goes by it");
+        }
+    }
     Ok(tokio::select! {
         code = drain(&data, servers, config.quiet, telemetry) => code,
         () = signals.next() => ExitCode::FAILURE,
@@ -265,15 +278,18 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
 }
 
 /// Returns the serving certificate, and the authorities of the pods' certificates. With both, requests go to pods by TLS as
-/// well, as by Knative's activator.
+/// well, as by Knative's activator, unless `internal_tls` says otherwise: the certificates may be left from an earlier time.
 #[expect(
     clippy::type_complexity,
     reason = "two parts, each of which may be missing"
 )]
-fn encryption(config: &Config) -> Result<(Option<Arc<Tls>>, Option<Arc<TrustStore>>), TlsError> {
+fn encryption(
+    config: &Config,
+    internal_tls: Option<bool>,
+) -> Result<(Option<Arc<Tls>>, Option<Arc<TrustStore>>), TlsError> {
     let tls = Tls::read(&config.certificates, &tls::Settings::default())?;
     let authority = config.certificates.join(AUTHORITY);
-    if tls.is_none() || !authority.exists() {
+    if tls.is_none() || !authority.exists() || internal_tls == Some(false) {
         return Ok((tls, None));
     }
     let trust = TrustStore::read(vec![authority, config.trust_bundles.clone()])?;
@@ -311,14 +327,58 @@ async fn drain(data: &Data, servers: Servers, quiet: Duration, telemetry: Teleme
     ExitCode::SUCCESS
 }
 
+/// Where views come from, once it is known.
+#[derive(Default)]
+struct Connected {
+    #[cfg(feature = "kubernetes")]
+    client: Option<kube::Client>,
+    /// Whether requests go to pods by TLS, where the source says so.
+    internal_tls: Option<bool>,
+}
+
+impl Connected {
+    #[cfg(not(feature = "kubernetes"))]
+    async fn to(_config: &Config) -> Result<Self, StartError> {
+        std::future::ready(Ok(Self::default())).await
+    }
+
+    #[cfg(feature = "kubernetes")]
+    async fn to(config: &Config) -> Result<Self, StartError> {
+        if matches!(config.source, Source::Manifests(_)) {
+            return Ok(Self::default());
+        }
+        let client = kubernetes::client().await.map_err(StartError::Kubernetes)?;
+        let internal_tls = kubernetes::internal_tls(&client, &config.namespace).await;
+        let internal_tls = internal_tls
+            .inspect_err(|error| tracing::warn!(%error, "config-network cannot be read; the certificates say whether pods have TLS"))
+            .ok();
+        Ok(Self {
+            client: Some(client),
+            internal_tls,
+        })
+    }
+
+    /// Waits until the source says something else about TLS to pods than at the start.
+    async fn internal_tls_changed(&mut self, config: &Config) {
+        #[cfg(feature = "kubernetes")]
+        if let (Some(client), Some(current)) = (self.client.take(), self.internal_tls) {
+            kubernetes::internal_tls_changed(client, &config.namespace, current).await;
+            return;
+        }
+        let _unused = config;
+        std::future::pending().await
+    }
+}
+
 /// Makes the registry follow the source. Manifests are read once before this returns, and then on a thread of their own.
-async fn follow(
+#[cfg_attr(
+    not(feature = "kubernetes"),
+    expect(unused_variables, reason = "for that source")
+)]
+fn follow(
     config: &Config,
+    source: &Connected,
     registry: &Arc<Registry>,
-    #[cfg_attr(
-        not(feature = "kubernetes"),
-        expect(unused_variables, reason = "for that source")
-    )]
     trust: Option<&Arc<TrustStore>>,
     failed: Arc<SourceFailures>,
 ) -> Result<(), StartError> {
@@ -336,7 +396,9 @@ async fn follow(
         }
         #[cfg(feature = "kubernetes")]
         Source::Kubernetes => {
-            let client = kubernetes::client().await.map_err(StartError::Kubernetes)?;
+            let Some(client) = source.client.clone() else {
+                return Err(StartError::Kubernetes("no client".to_owned()));
+            };
             if let Some(trust) = trust.cloned() {
                 let (client, namespace) = (client.clone(), config.namespace.clone());
                 tokio::spawn(async move {

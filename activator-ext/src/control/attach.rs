@@ -25,11 +25,9 @@ use super::cluster::{Cluster, Concern, autoscaler_kind, revision_kind};
 use super::facts::{Facts, Look, Obstacle, Surroundings};
 use super::lease::Candidate;
 use super::metrics::Metrics;
-use super::names::{
-    ALL, CONFIG_NETWORK, DETACHED, MANAGER, MESH_MODE, SERVICE_NAME, SKIP_MIRROR, detached_key,
-};
+use super::names::{ALL, DETACHED, MANAGER, MESH_MODE, SERVICE_NAME, SKIP_MIRROR, detached_key};
 use super::pods::DataPods;
-use crate::source::kubernetes::revision;
+use crate::source::kubernetes::{CONFIG_NETWORK, revision};
 use crate::view::RevisionName;
 
 /// Steps of one revision in a row. More are taken only while others change what is written.

@@ -19,10 +19,10 @@ use tokio::sync::mpsc;
 
 use super::config::ControlConfig;
 use super::names::{
-    CONFIG_NETWORK, DETACHED, FINALIZER, MANAGED_BY, MANAGER, MIRRORING, PART_OF, PUBLIC,
-    SERVICE_NAME, SERVICE_TYPE, WEIR,
+    DETACHED, FINALIZER, MANAGED_BY, MANAGER, MIRRORING, PART_OF, PUBLIC, SERVICE_NAME,
+    SERVICE_TYPE, WEIR,
 };
-use crate::source::kubernetes::{resource, watch_config};
+use crate::source::kubernetes::{CONFIG_NETWORK, resource, watch_config};
 
 /// Changes that wait to be looked at; a watch is not read on beyond it.
 const CONCERNS_MAX: usize = 256;

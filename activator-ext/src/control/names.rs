@@ -26,9 +26,7 @@ pub(crate) const CONTROL: &str = "weir-control";
 pub(crate) const DETACHED: &str = "weir-detached";
 /// The key that stands for all revisions.
 pub(crate) const ALL: &str = "all";
-/// Knative's settings of the network.
-pub(crate) const CONFIG_NETWORK: &str = "config-network";
-/// Its key: whether pods can be addressed beside a mesh.
+/// The key of `config-network` that says whether pods can be addressed beside a mesh.
 pub(crate) const MESH_MODE: &str = "mesh-compatibility-mode";
 
 /// Returns the key of [`DETACHED`] that stands for a revision.

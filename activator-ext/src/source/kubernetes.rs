@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _, stream};
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
@@ -24,6 +24,10 @@ use crate::view::{Revision, View};
 
 /// ConfigMaps with certificate authorities that Knative's programs trust.
 const TRUST_BUNDLES: &str = "networking.knative.dev/trust-bundle=true";
+/// Knative's settings of the network.
+pub(crate) const CONFIG_NETWORK: &str = "config-network";
+/// At the start they are waited for no longer.
+const SETTINGS_MAX: Duration = Duration::from_secs(5);
 /// An API that does not accept a connection within this time is not there.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// A watch is begun anew after so long: one whose connection is dead without a word is noticed then.
@@ -65,6 +69,44 @@ pub(crate) async fn config() -> Result<kube::Config, String> {
     config.connect_timeout = Some(CONNECT_MAX);
     config.read_timeout = Some(SILENCE_MAX);
     Ok(config)
+}
+
+/// Returns whether requests go to pods by TLS, as Knative's settings of the network say.
+///
+/// # Errors
+/// They cannot be read.
+pub(crate) async fn internal_tls(client: &Client, namespace: &str) -> Result<bool, kube::Error> {
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), namespace, &resource("", "ConfigMap"));
+    let one = ListParams::default().fields(&format!("metadata.name={CONFIG_NETWORK}"));
+    let found = tokio::time::timeout(SETTINGS_MAX, api.list(&one)).await;
+    let found = found.map_err(|_| kube::Error::Service("no answer in time".into()))??;
+    Ok(found.items.iter().any(says_internal_tls))
+}
+
+/// Waits until Knative's settings of the network say something else about [`internal_tls`] than `current`.
+pub(crate) async fn internal_tls_changed(client: Client, namespace: &str, current: bool) {
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client, namespace, &resource("", "ConfigMap"));
+    let one = watch_config(None).fields(&format!("metadata.name={CONFIG_NETWORK}"));
+    let mut events = pin!(watcher(api, one).default_backoff());
+    while let Some(event) = events.next().await {
+        // Without settings the last ones hold: they are being replaced.
+        if let Ok(Event::Apply(map) | Event::InitApply(map)) = event
+            && says_internal_tls(&map) != current
+        {
+            return;
+        }
+    }
+}
+
+fn says_internal_tls(map: &DynamicObject) -> bool {
+    let value = |key: &str| map.data["data"][key].as_str().unwrap_or_default();
+    match value("system-internal-tls") {
+        // Its name before Knative 1.12.
+        "" => value("internal-encryption").eq_ignore_ascii_case("true"),
+        value => value.eq_ignore_ascii_case("enabled"),
+    }
 }
 
 /// Hands the certificate authorities in a namespace's ConfigMaps that are labelled as trust bundles to `trust`, for ever.

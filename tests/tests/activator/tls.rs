@@ -86,6 +86,42 @@ async fn a_trust_bundle_is_trusted_besides_the_authority() {
     assert_eq!(client.request(get("f-00001", "/")).await.text(), "by tls");
 }
 
+fn set_internal_tls(api: &ApiServer, value: &str) {
+    let map = json!({
+        "metadata": {"namespace": "knative-serving", "name": "config-network"},
+        "data": {"system-internal-tls": value},
+    });
+    api.apply(&Resource::new("v1", "configmaps"), map);
+}
+
+#[tokio::test]
+async fn certificates_alone_mean_no_tls_to_pods_and_a_process_ends_when_the_setting_changes() {
+    let api = ApiServer::start().await;
+    let app = App::saying("plain").await;
+    // It has no certificate, as pods do not where the setting is off.
+    let pod = proxy::Builder::new(QUEUE_PROXY, app.port)
+        .concurrency(1)
+        .start()
+        .await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![pod.address()];
+    for (resource, object) in revision.objects() {
+        api.apply(&resource, object);
+    }
+    set_internal_tls(&api, "Disabled");
+    let mut activator = trusting(&Certificate::new())
+        .kubernetes(&api)
+        .arguments(&["--quiet", "0"])
+        .start()
+        .await;
+    activator.has_instances(1).await;
+    let mut client = activator.connect().await;
+    assert_eq!(client.request(get("f-00001", "/")).await.text(), "plain");
+    drop(client);
+    set_internal_tls(&api, "enabled");
+    assert_eq!(activator.exit_code(PATIENCE).await, Some(0));
+}
+
 #[tokio::test]
 async fn a_config_map_that_is_labelled_as_a_trust_bundle_is_trusted() {
     let api = ApiServer::start().await;
@@ -97,6 +133,7 @@ async fn a_config_map_that_is_labelled_as_a_trust_bundle_is_trusted() {
     for (resource, object) in revision.objects() {
         api.apply(&resource, object);
     }
+    set_internal_tls(&api, "Enabled");
     let activator = trusting(&Certificate::new()).kubernetes(&api).start().await;
     activator.has_instances(1).await;
     let status = async |label: &str, text: String, wanted: u16| {

@@ -1,0 +1,550 @@
+//! The checks, in their order. Each leaves the cluster so that any other can follow.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::kubectl::{self, until};
+use crate::load::{Outcome, Target};
+use crate::options::Options;
+use crate::world::{
+    Function, NAMESPACE, OPTED_IN, Overlay, SOON, attached, create_namespace, detached,
+    differences, owners, snapshot,
+};
+
+/// Names of the checks, in their order.
+pub(crate) const NAMES: [&str; 13] = [
+    "install",
+    "attach-detach",
+    "roll-out",
+    "scale",
+    "kill",
+    "api-outage",
+    "traffic-split",
+    "gpu-function",
+    "full-node",
+    "internal-tls",
+    "wrong-annotations",
+    "upgrade",
+    "uninstall",
+];
+
+/// What a check found.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    /// `None`: not tried.
+    pub(crate) passed: Option<bool>,
+    pub(crate) requests: usize,
+    pub(crate) failed: usize,
+    pub(crate) note: String,
+}
+
+/// What outlives a check.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    options: Options,
+    overlay: Overlay,
+    /// Knative's objects before Weir came.
+    before: BTreeMap<String, Value>,
+    is_installed: bool,
+}
+
+/// The function under load in most checks: two pods, always there.
+const STEADY: Function<'static> = Function {
+    name: "steady",
+    takes: Duration::from_millis(20),
+    concurrency: 10,
+    annotations: &[],
+    traffic: None,
+};
+const KEPT: [(&str, &str); 2] = [
+    ("autoscaling.knative.dev/min-scale", "2"),
+    ("autoscaling.knative.dev/max-scale", "4"),
+];
+
+fn steady(is_opted_in: bool) -> Vec<(&'static str, &'static str)> {
+    let opted_in = is_opted_in.then_some(OPTED_IN).into_iter().flatten();
+    KEPT.into_iter().chain(opted_in).collect()
+}
+
+fn not_tried(note: &str) -> anyhow::Result<Finding> {
+    Ok(Finding {
+        passed: None,
+        requests: 0,
+        failed: 0,
+        note: note.to_owned(),
+    })
+}
+
+/// No request may have failed.
+fn none_failed(outcome: &Outcome, note: String) -> Finding {
+    let failed = outcome.failed().count();
+    let first = outcome
+        .first_failure()
+        .map(|why| format!("; the first that failed: {why}"));
+    Finding {
+        passed: Some(failed == 0),
+        requests: outcome.0.len(),
+        failed,
+        note: note + &first.unwrap_or_default(),
+    }
+}
+
+impl Checks {
+    pub(crate) fn new(options: Options) -> anyhow::Result<Self> {
+        Ok(Self {
+            overlay: Overlay::new(&options, options.from.as_deref().unwrap_or(&options.images))?,
+            before: snapshot()?,
+            options,
+            is_installed: false,
+        })
+    }
+
+    /// Runs one check by its name.
+    pub(crate) async fn run(&mut self, name: &str) -> anyhow::Result<Finding> {
+        if name != "install" && !self.is_installed {
+            self.install().await?;
+        }
+        match name {
+            "install" => self.install().await,
+            "attach-detach" => self.attach_detach().await,
+            "roll-out" => self.roll_out().await,
+            "scale" => self.scale().await,
+            "kill" => self.kill().await,
+            "api-outage" => self.api_outage().await,
+            "traffic-split" => self.traffic_split().await,
+            "gpu-function" => not_tried("the agent is not delivered into pods yet"),
+            "full-node" => not_tried("needs leases"),
+            "internal-tls" => not_tried("not automated yet"),
+            "wrong-annotations" => not_tried("there is no admission webhook yet"),
+            "upgrade" => self.upgrade().await,
+            _ => self.uninstall().await,
+        }
+    }
+
+    fn target(&self) -> anyhow::Result<Target> {
+        STEADY.target(&self.options)
+    }
+
+    /// Installs Weir beside a function that runs, and opts that in.
+    async fn install(&mut self) -> anyhow::Result<Finding> {
+        create_namespace()?;
+        let stock = Function {
+            annotations: &KEPT,
+            ..STEADY
+        };
+        stock.apply(&self.options).await?;
+        let load = self.target()?.load();
+        sleep(Duration::from_secs(2)).await;
+        let begin = Instant::now();
+        self.overlay.run("apply")?;
+        self.rolled_out().await?;
+        let annotations = steady(true);
+        Function {
+            annotations: &annotations,
+            ..STEADY
+        }
+        .apply(&self.options)
+        .await?;
+        let revision = STEADY.revision()?;
+        attached(&revision).await?;
+        self.is_installed = true;
+        let took = begin.elapsed().as_secs_f64();
+        sleep(Duration::from_secs(3)).await;
+        Ok(none_failed(
+            &load.stop().await,
+            format!("{revision} was attached {took:.1} s after kubectl apply"),
+        ))
+    }
+
+    async fn rolled_out(&self) -> anyhow::Result<()> {
+        for (namespace, name) in [
+            ("knative-serving", "weir-activator"),
+            ("weir-system", "weir-control"),
+        ] {
+            let deployment = format!("deployment/{name}");
+            kubectl::run(&[
+                "-n",
+                namespace,
+                "rollout",
+                "status",
+                &deployment,
+                "--timeout=120s",
+            ])?;
+        }
+        Ok(())
+    }
+
+    async fn attach_detach(&self) -> anyhow::Result<Finding> {
+        let revision = STEADY.revision()?;
+        attached(&revision).await?;
+        let load = self.target()?.load();
+        let mut times = Vec::new();
+        let key = format!("{NAMESPACE}.{revision}");
+        for _ in 0..3 {
+            sleep(Duration::from_secs(2)).await;
+            let map = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"namespace": "weir-system", "name": "weir-detached"}, "data": {&key: ""},
+            });
+            kubectl::run_with(&["apply", "-f", "-"], &map.to_string())?;
+            times.push(detached(&revision).await?);
+            sleep(Duration::from_secs(2)).await;
+            kubectl::run(&["-n", "weir-system", "delete", "configmap", "weir-detached"])?;
+            times.push(attached(&revision).await?);
+        }
+        let longest = times
+            .iter()
+            .max()
+            .copied()
+            .unwrap_or_default()
+            .as_secs_f64();
+        Ok(none_failed(
+            &load.stop().await,
+            format!("{} changes, {longest:.1} s at most", times.len()),
+        ))
+    }
+
+    async fn roll_out(&self) -> anyhow::Result<Finding> {
+        let revision = STEADY.revision()?;
+        let load = self.target()?.load();
+        for (namespace, name) in [
+            ("knative-serving", "weir-activator"),
+            ("weir-system", "weir-control"),
+        ] {
+            sleep(Duration::from_secs(3)).await;
+            let deployment = format!("deployment/{name}");
+            kubectl::run(&["-n", namespace, "rollout", "restart", &deployment])?;
+            self.rolled_out().await?;
+            attached(&revision).await?;
+        }
+        // Knative's own: its Deployment is not to differ afterwards.
+        sleep(Duration::from_secs(3)).await;
+        kubectl::run(&[
+            "-n",
+            "knative-serving",
+            "delete",
+            "pod",
+            "-l",
+            "app=activator",
+        ])?;
+        kubectl::run(&[
+            "-n",
+            "knative-serving",
+            "rollout",
+            "status",
+            "deployment/activator",
+            "--timeout=120s",
+        ])?;
+        sleep(Duration::from_secs(5)).await;
+        Ok(none_failed(
+            &load.stop().await,
+            "data, control and Knative's activator were replaced".to_owned(),
+        ))
+    }
+
+    async fn scale(&self) -> anyhow::Result<Finding> {
+        let annotations = [
+            OPTED_IN.as_slice(),
+            &[
+                ("autoscaling.knative.dev/max-scale", "3"),
+                ("autoscaling.knative.dev/target", "8"),
+                ("autoscaling.knative.dev/metric", "concurrency"),
+            ],
+        ]
+        .concat();
+        let function = Function {
+            name: "scaled",
+            takes: Duration::from_millis(500),
+            concurrency: 10,
+            annotations: &annotations,
+            traffic: None,
+        };
+        function.apply(&self.options).await?;
+        let revision = function.revision()?;
+        attached(&revision).await?;
+        until("it is at zero", SOON, || Ok(pods(&revision)?.is_empty())).await?;
+        let target = function.target(&self.options)?;
+        let first = target.request().await;
+        let load = target.load();
+        until("there are three pods", SOON, || {
+            Ok(ready_pods(&revision)? == 3)
+        })
+        .await?;
+        sleep(Duration::from_secs(10)).await;
+        let outcome = load.stop().await;
+        let down = until("it is at zero again", SOON, || {
+            Ok(pods(&revision)?.is_empty())
+        })
+        .await?;
+        kubectl::run(&["-n", NAMESPACE, "delete", "ksvc", "scaled"])?;
+        let mut finding = none_failed(
+            &outcome,
+            format!(
+                "the first answer from zero took {:.1} s; three pods; back at zero after {:.0} s",
+                first.took.as_secs_f64(),
+                down.as_secs_f64()
+            ),
+        );
+        if let Err(why) = first.result {
+            finding.passed = Some(false);
+            finding.note = format!("the first request from zero failed: {why}");
+        }
+        Ok(finding)
+    }
+
+    async fn kill(&self) -> anyhow::Result<Finding> {
+        let revision = STEADY.revision()?;
+        attached(&revision).await?;
+        let load = self.target()?.load();
+        sleep(Duration::from_secs(2)).await;
+        let killed = kill_owner(&revision)?;
+        sleep(Duration::from_secs(10)).await;
+        let outcome = load.stop().await;
+        let late = outcome.failed_after(killed + Duration::from_secs(3));
+        let (requests, failed) = (outcome.0.len(), outcome.failed().count());
+
+        // Both at once, and no new one before Knative serves.
+        let load = self.target()?.load();
+        let replicas = |count: &str| {
+            let count = format!("--replicas={count}");
+            kubectl::run(&[
+                "-n",
+                "knative-serving",
+                "scale",
+                "deployment/weir-activator",
+                &count,
+            ])
+        };
+        replicas("1")?;
+        sleep(Duration::from_secs(8)).await;
+        kubectl::run(&[
+            "-n",
+            "knative-serving",
+            "scale",
+            "deployment/weir-activator",
+            "--replicas=0",
+        ])?;
+        let pods = [
+            "-n",
+            "knative-serving",
+            "delete",
+            "pod",
+            "--force",
+            "--grace-period=0",
+        ];
+        kubectl::run(&[&pods[..], &["-l", "app.kubernetes.io/name=weir-activator"]].concat())?;
+        let killed = Instant::now();
+        detached(&revision).await?;
+        let took = killed.elapsed().as_secs_f64();
+        sleep(Duration::from_secs(5)).await;
+        let outcome = load.stop().await;
+        let later = outcome.failed_after(killed + Duration::from_secs(10));
+        replicas("2")?;
+        self.rolled_out().await?;
+        attached(&revision).await?;
+        Ok(Finding {
+            passed: Some(late == 0 && later == 0),
+            requests: requests + outcome.0.len(),
+            failed: late + later,
+            note: format!(
+                "one of two killed: {failed} failed, {late} of those that began 3 s later; the only one killed: detached after \
+                 {took:.1} s, {} failed, {later} of those that began 10 s later",
+                outcome.failed().count()
+            ),
+        })
+    }
+
+    async fn api_outage(&self) -> anyhow::Result<Finding> {
+        let Some((stop, start)) = &self.options.api else {
+            return not_tried("--api-stop and --api-start are not given");
+        };
+        let shell = |command: &str| {
+            let status = std::process::Command::new("sh")
+                .args(["-c", command])
+                .status();
+            ensure!(
+                status.is_ok_and(|status| status.success()),
+                "{command:?} has failed"
+            );
+            Ok(())
+        };
+        let revision = STEADY.revision()?;
+        attached(&revision).await?;
+        let load = self.target()?.load();
+        sleep(Duration::from_secs(2)).await;
+        shell(stop)?;
+        sleep(Duration::from_secs(60)).await;
+        let started = shell(start);
+        sleep(Duration::from_secs(5)).await;
+        let outcome = load.stop().await;
+        started?;
+        until("the API answers", SOON, || {
+            Ok(kubectl::run(&["get", "--raw", "/readyz"]).is_ok())
+        })
+        .await?;
+        attached(&revision).await?;
+        Ok(none_failed(
+            &outcome,
+            "the API server was stopped for 60 s".to_owned(),
+        ))
+    }
+
+    async fn traffic_split(&self) -> anyhow::Result<Finding> {
+        let function = |takes: u64, traffic: Option<Value>| Function {
+            name: "split",
+            takes: Duration::from_millis(takes),
+            concurrency: 10,
+            annotations: &[
+                ("weir.dev/slo", "2s"),
+                ("autoscaling.knative.dev/min-scale", "1"),
+                ("features.knative.dev/queueproxy-podinfo", "enabled"),
+            ],
+            traffic,
+        };
+        function(5, None).apply(&self.options).await?;
+        let old = function(5, None).revision()?;
+        attached(&old).await?;
+        // The second revision differs by its time alone, and gets a tenth.
+        let split = json!([
+            {"revisionName": old, "percent": 90},
+            {"latestRevision": true, "percent": 10},
+            {"revisionName": old, "tag": "old", "percent": 0},
+        ]);
+        let canary = function(6, Some(split));
+        canary.apply(&self.options).await?;
+        let new = canary.revision()?;
+        attached(&new).await?;
+        sleep(Duration::from_secs(3)).await;
+        let target = canary.target(&self.options)?;
+        let counts = || -> anyhow::Result<(f64, f64)> { Ok((carried(&old)?, carried(&new)?)) };
+        let before = counts()?;
+        let load = target.load();
+        sleep(Duration::from_secs(41)).await;
+        let outcome = load.stop().await;
+        let middle = counts()?;
+        let tagged = Target {
+            host: format!("old-{}", target.host),
+            ..target
+        };
+        let load = tagged.load();
+        sleep(Duration::from_secs(5)).await;
+        let by_tag = load.stop().await;
+        let after = counts()?;
+        kubectl::run(&["-n", NAMESPACE, "delete", "ksvc", "split"])?;
+        let (to_old, to_new) = (middle.0 - before.0, middle.1 - before.1);
+        let share = 100.0 * to_new / (to_old + to_new);
+        let strayed = after.1 - middle.1;
+        let failed = outcome.failed().count() + by_tag.failed().count();
+        Ok(Finding {
+            passed: Some(failed == 0 && (share - 10.0).abs() <= 3.0 && strayed == 0.0),
+            requests: outcome.0.len() + by_tag.0.len(),
+            failed,
+            note: format!(
+                "{share:.1} % of {:.0} went to the canary; {strayed} tagged ones strayed",
+                to_old + to_new
+            ),
+        })
+    }
+
+    async fn upgrade(&mut self) -> anyhow::Result<Finding> {
+        if self.options.from.is_none() {
+            return not_tried("--from is not given");
+        }
+        let revision = STEADY.revision()?;
+        let load = self.target()?.load();
+        sleep(Duration::from_secs(2)).await;
+        self.overlay = Overlay::new(&self.options, &self.options.images)?;
+        self.overlay.run("apply")?;
+        self.rolled_out().await?;
+        attached(&revision).await?;
+        sleep(Duration::from_secs(5)).await;
+        Ok(none_failed(
+            &load.stop().await,
+            "upgraded under load".to_owned(),
+        ))
+    }
+
+    async fn uninstall(&mut self) -> anyhow::Result<Finding> {
+        let revision = STEADY.revision()?;
+        let load = self.target()?.load();
+        sleep(Duration::from_secs(2)).await;
+        let begin = Instant::now();
+        self.overlay.run("delete")?;
+        self.is_installed = false;
+        let took = begin.elapsed().as_secs_f64();
+        detached(&revision).await?;
+        // What is still open at the data pods is to end in peace.
+        sleep(Duration::from_secs(5)).await;
+        let gone = || {
+            Ok(kubectl::list(&["pods", "-A", "-l", "app.kubernetes.io/part-of=weir"])?.is_empty())
+        };
+        until("Weir's pods have ended", Duration::from_secs(700), gone).await?;
+        let outcome = load.stop().await;
+        let differ = differences(&self.before, &snapshot()?);
+        let mut finding = none_failed(&outcome, format!("kubectl delete -k took {took:.1} s"));
+        if !differ.is_empty() {
+            finding.passed = Some(false);
+            finding.note += &format!("; these differ: {}", differ.join(", "));
+        }
+        Ok(finding)
+    }
+}
+
+fn pods(revision: &str) -> anyhow::Result<Vec<Value>> {
+    let label = format!("serving.knative.dev/revision={revision}");
+    kubectl::list(&["pods", "-n", NAMESPACE, "-l", &label])
+}
+
+fn ready_pods(revision: &str) -> anyhow::Result<usize> {
+    let is_ready = |pod: &&Value| {
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.any(|it| it["type"] == "Ready" && it["status"] == "True")
+    };
+    Ok(pods(revision)?.iter().filter(is_ready).count())
+}
+
+/// Kills the pod of role `data` that owns a revision; returns when.
+fn kill_owner(revision: &str) -> anyhow::Result<Instant> {
+    let owners = owners(revision)?;
+    let address = owners.first().context("nobody owns it")?;
+    let field = format!("status.podIP={address}");
+    let pods = [
+        "-n",
+        "knative-serving",
+        "delete",
+        "pod",
+        "--force",
+        "--grace-period=0",
+    ];
+    kubectl::run(&[&pods[..], &["--field-selector", &field]].concat())?;
+    Ok(Instant::now())
+}
+
+/// Returns how many requests role `data` has answered for a revision, over all its pods.
+fn carried(revision: &str) -> anyhow::Result<f64> {
+    let pods = kubectl::list(&[
+        "pods",
+        "-n",
+        "knative-serving",
+        "-l",
+        "app.kubernetes.io/name=weir-activator",
+    ])?;
+    let mut sum = 0.0;
+    for pod in &pods {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let path = format!("/api/v1/namespaces/knative-serving/pods/{name}:9476/proxy/metrics");
+        let page = kubectl::run(&["get", "--raw", &path])?;
+        let label = format!("revision=\"{revision}\"");
+        let own = page.lines().filter(|line| {
+            line.starts_with("weir_function_requests_total{") && line.contains(&label)
+        });
+        sum += own
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum::<f64>();
+    }
+    Ok(sum)
+}

@@ -1,0 +1,95 @@
+//! The command line.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+pub(crate) const USAGE: &str = "usage: check --gateway HOST[:PORT] --images PREFIX[:TAG] [--only NAME[,NAME...]] [--from PREFIX[:TAG]]\n\
+    \x20            [--overlay NAME] [--api-stop COMMAND --api-start COMMAND]\n\
+    --gateway HOST:PORT   where the ingress takes requests (port 80)\n\
+    --images PREFIX:TAG   of activator-ext and model-server: PREFIX/activator-ext:TAG (TAG: this version's)\n\
+    --only NAMES          these checks alone, in their order; what they need of others is done as well\n\
+    --from PREFIX:TAG     images of an earlier version, to be upgraded from\n\
+    --overlay NAME        of manifests/overlays (kourier)\n\
+    --api-stop, --api-start  shell commands that stop the API server and start it again\n\
+    KUBECONFIG names the cluster. Prints JSON; exit code 0: no check failed, 1: one did, 2: bad usage.";
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) gateway: SocketAddr,
+    pub(crate) images: String,
+    pub(crate) only: Vec<String>,
+    pub(crate) from: Option<String>,
+    pub(crate) overlay: String,
+    pub(crate) api: Option<(String, String)>,
+}
+
+impl Options {
+    /// # Errors
+    /// What cannot be used, in one sentence.
+    pub(crate) fn parse(arguments: &[String], checks: &[&str]) -> Result<Self, String> {
+        let mut gateway = None;
+        let mut images = None;
+        let (mut only, mut from, mut stop, mut start) = (Vec::new(), None, None, None);
+        let mut overlay = "kourier".to_owned();
+        for pair in arguments.chunks(2) {
+            let [name, value] = pair else {
+                return Err(format!("{} needs a value", pair.concat()));
+            };
+            let value = value.clone();
+            match name.as_str() {
+                "--gateway" => gateway = Some(address(&value)?),
+                "--images" => images = Some(value),
+                "--from" => from = Some(value),
+                "--overlay" => overlay = value,
+                "--api-stop" => stop = Some(value),
+                "--api-start" => start = Some(value),
+                "--only" => only = value.split(',').map(str::to_owned).collect(),
+                other => return Err(format!("{other} is not known")),
+            }
+        }
+        if let Some(unknown) = only.iter().find(|name| !checks.contains(&name.as_str())) {
+            return Err(format!("--only {unknown}: allowed: {}", checks.join(", ")));
+        }
+        if stop.is_some() != start.is_some() {
+            return Err("--api-stop and --api-start go together".to_owned());
+        }
+        Ok(Self {
+            gateway: gateway.ok_or("--gateway is missing")?,
+            images: images.ok_or("--images is missing")?,
+            only,
+            from,
+            overlay,
+            api: stop.zip(start),
+        })
+    }
+
+    /// The image of a program.
+    pub(crate) fn image(&self, program: &str) -> String {
+        self.image_of(&self.images, program)
+    }
+
+    /// The image of a program by this prefix.
+    pub(crate) fn image_of(&self, images: &str, program: &str) -> String {
+        match images.rsplit_once(':') {
+            Some((prefix, tag)) if !tag.contains('/') => format!("{prefix}/{program}:{tag}"),
+            _ => format!("{images}/{program}:{}", env!("CARGO_PKG_VERSION")),
+        }
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let with_port = if text
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+    {
+        text.to_owned()
+    } else {
+        format!("{text}:80")
+    };
+    let mut found = with_port
+        .to_socket_addrs()
+        .map_err(|error| format!("--gateway {text}: {error}"))?;
+    found
+        .next()
+        .ok_or_else(|| format!("--gateway {text}: no address"))
+}

@@ -1,0 +1,270 @@
+//! What the checks set up: a namespace, functions in it, and Weir from its manifests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::kubectl;
+use crate::load::Target;
+use crate::options::Options;
+
+/// Where the checks' functions are.
+pub(crate) const NAMESPACE: &str = "weir-check";
+/// Something that has to come comes within this time.
+pub(crate) const SOON: Duration = Duration::from_secs(120);
+const MANAGER: &str = "endpointslice.kubernetes.io/managed-by=activator-ext.weir.dev";
+
+/// A function of the checks.
+#[derive(Debug, Clone)]
+pub(crate) struct Function<'a> {
+    pub(crate) name: &'a str,
+    /// How long a request takes.
+    pub(crate) takes: Duration,
+    /// `containerConcurrency`.
+    pub(crate) concurrency: u32,
+    /// Annotations of its template.
+    pub(crate) annotations: &'a [(&'a str, &'a str)],
+    /// The traffic of its Service; `None`: all to the newest revision.
+    pub(crate) traffic: Option<Value>,
+}
+
+/// What opts a revision in.
+pub(crate) const OPTED_IN: [(&str, &str); 2] = [
+    ("weir.dev/slo", "2s"),
+    ("features.knative.dev/queueproxy-podinfo", "enabled"),
+];
+
+impl Function<'_> {
+    /// Creates or changes it, and waits until it is ready.
+    pub(crate) async fn apply(&self, options: &Options) -> anyhow::Result<()> {
+        let own = self
+            .annotations
+            .iter()
+            .map(|&(key, value)| (key, json!(value)));
+        let mut annotations: BTreeMap<_, _> = own.collect();
+        annotations
+            .entry("autoscaling.knative.dev/window")
+            .or_insert_with(|| json!("10s"));
+        let environment = json!([
+            {"name": "MODEL_DEVICE", "value": "cpu"},
+            {"name": "MODEL_FIXED_US", "value": self.takes.as_micros().to_string()},
+            {"name": "MODEL_CONCURRENCY", "value": self.concurrency.clamp(1, 128).to_string()},
+        ]);
+        let container = json!({
+            "image": options.image("model-server"),
+            "imagePullPolicy": "IfNotPresent",
+            "env": environment,
+            "readinessProbe": {"httpGet": {"path": "/ready"}},
+            "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}},
+        });
+        let mut service = json!({
+            "apiVersion": "serving.knative.dev/v1",
+            "kind": "Service",
+            "metadata": {"namespace": NAMESPACE, "name": self.name},
+            "spec": {"template": {
+                "metadata": {"annotations": annotations},
+                "spec": {"containerConcurrency": self.concurrency, "containers": [container]},
+            }},
+        });
+        if let Some(traffic) = &self.traffic {
+            service["spec"]["traffic"] = traffic.clone();
+        }
+        kubectl::run_with(&["apply", "-f", "-"], &service.to_string())?;
+        let what = format!("Service {} is ready", self.name);
+        kubectl::until(&what, SOON, || is_ready(self.name)).await?;
+        Ok(())
+    }
+
+    /// Where its requests go.
+    pub(crate) fn target(&self, options: &Options) -> anyhow::Result<Target> {
+        let service = service(self.name)?;
+        let url = service["status"]["url"].as_str().unwrap_or_default();
+        let host = url.split("//").nth(1).context("the Service has no URL")?;
+        Ok(Target {
+            gateway: options.gateway,
+            host: host.to_owned(),
+        })
+    }
+
+    /// Its newest revision that is ready.
+    pub(crate) fn revision(&self) -> anyhow::Result<String> {
+        let service = service(self.name)?;
+        let name = service["status"]["latestReadyRevisionName"].as_str();
+        Ok(name.context("no revision is ready")?.to_owned())
+    }
+}
+
+fn service(name: &str) -> anyhow::Result<Value> {
+    let found = kubectl::get(&["ksvc", "-n", NAMESPACE, name])?;
+    found.with_context(|| format!("there is no Service {name}"))
+}
+
+fn is_ready(name: &str) -> anyhow::Result<bool> {
+    let service = service(name)?;
+    let mut conditions = service["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let is_seen = service["status"]["observedGeneration"] == service["metadata"]["generation"];
+    Ok(is_seen && conditions.any(|it| it["type"] == "Ready" && it["status"] == "True"))
+}
+
+/// Creates the namespace of the checks.
+pub(crate) fn create_namespace() -> anyhow::Result<()> {
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    kubectl::run_with(&["apply", "-f", "-"], &namespace.to_string()).map(drop)
+}
+
+/// Weir's manifests with images of the options', in a folder of their own.
+#[derive(Debug)]
+pub(crate) struct Overlay(TempDir);
+
+impl Overlay {
+    /// Makes them.
+    pub(crate) fn new(options: &Options, images: &str) -> anyhow::Result<Self> {
+        let folder = TempDir::new()?;
+        let manifests: PathBuf =
+            fs::canonicalize("manifests").context("run it in the repository")?;
+        let overlay = manifests.join("overlays").join(&options.overlay);
+        ensure!(overlay.is_dir(), "{} is no folder", overlay.display());
+        // Resources outside of the folder are named by relative paths only.
+        copy(&manifests, &folder.path().join("manifests"))?;
+        let image = options.image_of(images, "activator-ext");
+        let (name, tag) = image.rsplit_once(':').context("an image with a tag")?;
+        let text = format!(
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [manifests/overlays/{}]\n\
+             images:\n- {{ name: ghcr.io/weir/activator-ext, newName: {name}, newTag: {tag:?} }}\n",
+            options.overlay
+        );
+        fs::write(folder.path().join("kustomization.yaml"), text)?;
+        Ok(Self(folder))
+    }
+
+    /// `kubectl apply -k` or `kubectl delete -k`.
+    pub(crate) fn run(&self, verb: &str) -> anyhow::Result<()> {
+        let folder = self.0.path().display().to_string();
+        kubectl::run(&[verb, "-k", &folder]).map(drop)
+    }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &place)?;
+        } else {
+            fs::copy(entry.path(), place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the pods' addresses that own a revision; none: it goes Knative's way.
+pub(crate) fn owners(revision: &str) -> anyhow::Result<Vec<String>> {
+    let labels = format!("{MANAGER},kubernetes.io/service-name={revision}");
+    let slices = kubectl::list(&["endpointslices", "-n", NAMESPACE, "-l", &labels])?;
+    let endpoints = kubectl::get(&["endpoints", "-n", NAMESPACE, revision])?.unwrap_or_default();
+    let is_skipped =
+        endpoints["metadata"]["labels"]["endpointslice.kubernetes.io/skip-mirror"] == "true";
+    if !is_skipped {
+        return Ok(Vec::new());
+    }
+    let endpoints = slices
+        .iter()
+        .flat_map(|it| it["endpoints"].as_array().into_iter().flatten());
+    let addresses = endpoints.filter_map(|it| it["addresses"][0].as_str());
+    Ok(addresses.map(str::to_owned).collect())
+}
+
+/// Waits until a revision is attached.
+pub(crate) async fn attached(revision: &str) -> anyhow::Result<Duration> {
+    let what = format!("{revision} is attached");
+    kubectl::until(&what, SOON, || Ok(!owners(revision)?.is_empty())).await
+}
+
+/// Waits until a revision is detached, and nothing of Weir's is left of it.
+pub(crate) async fn detached(revision: &str) -> anyhow::Result<Duration> {
+    let what = format!("{revision} is detached");
+    let slice = format!("{revision}-weir");
+    kubectl::until(&what, SOON, || {
+        let left = kubectl::get(&["endpointslice", "-n", NAMESPACE, &slice])?;
+        Ok(left.is_none() && owners(revision)?.is_empty())
+    })
+    .await
+}
+
+/// What is Knative's, without what changes by itself, by kind, namespace and name.
+pub(crate) fn snapshot() -> anyhow::Result<BTreeMap<String, Value>> {
+    let system = [
+        "deployments",
+        "configmaps",
+        "services",
+        "serviceaccounts",
+        "roles",
+        "rolebindings",
+    ];
+    let all = [
+        "crds",
+        "clusterroles",
+        "clusterrolebindings",
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+        "validatingadmissionpolicies",
+        "priorityclasses",
+        "namespaces",
+    ];
+    let mut found = BTreeMap::new();
+    let mut take = |items: Vec<Value>| {
+        for mut item in items {
+            let metadata = &mut item["metadata"];
+            for key in [
+                "resourceVersion",
+                "managedFields",
+                "generation",
+                "creationTimestamp",
+            ] {
+                metadata[key].take();
+            }
+            item["status"].take();
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let metadata = &item["metadata"];
+            let name = format!(
+                "{} {}/{}",
+                text(&item["kind"]),
+                text(&metadata["namespace"]),
+                text(&metadata["name"])
+            );
+            found.insert(name, item);
+        }
+    };
+    for kind in system {
+        take(kubectl::list(&[kind, "-n", "knative-serving"])?);
+    }
+    for kind in all {
+        take(kubectl::list(&[kind])?);
+    }
+    found.retain(|name, _| !name.ends_with(&format!("/{NAMESPACE}")));
+    Ok(found)
+}
+
+/// Returns in which objects two snapshots differ.
+pub(crate) fn differences(
+    before: &BTreeMap<String, Value>,
+    after: &BTreeMap<String, Value>,
+) -> Vec<String> {
+    let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let differ = |name: &&&String| before.get(**name) != after.get(**name);
+    names
+        .iter()
+        .filter(differ)
+        .map(|name| (*name).clone())
+        .collect()
+}
