@@ -36,8 +36,6 @@ const TLS_PORT: u16 = 8112;
 const DATA_PLANE_NAME: &str = "data-plane.knative.dev";
 /// What error messages call an instance.
 pub(crate) const PEER: &str = "the pod";
-/// A function without a bound on the requests at an instance holds as many as a pod with one place for a cold start.
-const PLACES_DEFAULT: usize = 1;
 /// At least so many may wait for a function.
 const WAITING_MIN: usize = 100;
 /// Idle connections that are kept to an instance whose requests are not limited.
@@ -292,14 +290,12 @@ impl Registry {
 
     fn settings(&self, revision: &Revision) -> Settings {
         let settings = &revision.settings;
-        let places = revision
-            .concurrency()
-            .map_or(PLACES_DEFAULT, |n| n as usize);
         Settings {
             rule: self.rule,
             order: settings::order(settings),
             late: settings::late(settings),
-            depth: settings.queue_depth(places),
+            // Knative's activator refuses nothing before its own bound, however few pods there are yet.
+            depth: settings.queue_depth.unwrap_or(self.waiting_max),
             waiting_min: WAITING_MIN,
             waiting_max: self.waiting_max,
             margin_percent: MARGIN_PERCENT,

@@ -62,6 +62,7 @@ async fn revisions_and_their_pods_come_from_the_api() {
         let is_expected = [
             "/apis/serving.knative.dev/v1/revisions?",
             "/apis/discovery.k8s.io/v1/endpointslices?",
+            "/api/v1/namespaces/knative-serving/configmaps?",
         ]
         .iter()
         .any(|path| request.starts_with(&format!("GET {path}")));
