@@ -3,7 +3,7 @@
 //!
 //! [`Settings`] is what they ask for. Two readings fill it. The *lenient* one ([`LenientSettings`])
 //! keeps the default of whatever cannot be used, and is for a program that serves a pod
-//! which is there already. The *strict* one ([`read_strictly`]) refuses all of them, and is for whoever admits a pod.
+//! which is there already. The *strict* one ([`read_strictly`]) refuses all of them, and is for whoever admits a pod; [`review`](mod@review) says it key by key.
 //! [`podinfo`] reads the file in which the kubelet's downward API passes them on.
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod keys;
 mod lenient;
 mod limits;
 pub mod podinfo;
+pub mod review;
 mod settings;
 mod strict;
 pub mod values;

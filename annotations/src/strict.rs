@@ -1,13 +1,11 @@
 //! The strict reading: whatever cannot be used refuses the whole.
 
-use crate::keys::PREFIX;
 use crate::podinfo;
+use crate::review::review;
 use crate::settings::Settings;
 
 /// Problems that are reported of one file, at most.
 pub const PROBLEMS_MAX: usize = 32;
-/// So many characters of a key or value are repeated in a problem.
-const SHOWN_CHARS_MAX: usize = 80;
 
 /// Reads a [podinfo] file's text. Keys of other domains are not looked at.
 ///
@@ -16,18 +14,8 @@ const SHOWN_CHARS_MAX: usize = 80;
 pub fn read_strictly(text: &str) -> Result<Settings, Vec<String>> {
     let (lines, bad) = podinfo::parse(text);
     let mut problems: Vec<_> = bad.iter().map(ToString::to_string).collect();
-    let mut settings = Settings::default();
-    for (key, value) in &lines {
-        let Some(key) = key.strip_prefix(PREFIX) else {
-            continue;
-        };
-        if let Err(why) = settings.set(key, value) {
-            let shown = |text: &str| text.chars().take(SHOWN_CHARS_MAX).collect::<String>();
-            let (key, value) = (shown(key), shown(value));
-            problems.push(format!("{PREFIX}{key}={value:?}: {why}"));
-        }
-    }
-    problems.extend(settings.contradictions().iter().map(ToString::to_string));
+    let (settings, refusals) = review(lines.iter().map(|(key, value)| (*key, value.as_str())));
+    problems.extend(refusals.iter().map(ToString::to_string));
     if problems.is_empty() {
         Ok(settings)
     } else {

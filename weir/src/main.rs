@@ -1,6 +1,7 @@
 //! Weir's command line.
 
 mod demo;
+mod manifests;
 mod simulate;
 mod softgpu;
 
@@ -27,6 +28,8 @@ enum Command {
     Simulate(Box<simulate::Arguments>),
     /// Run CUDA programs on a software GPU, and see who held what of it.
     Softgpu(softgpu::Arguments),
+    /// What admission would say of manifests, without a cluster.
+    Manifests(manifests::Arguments),
     /// Run one of the demo's programs; settings come from the environment, as in a pod.
     #[command(hide = true)]
     Child {
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => ended(demo::run(&arguments)),
         Command::Simulate(arguments) => ended(simulate::run(*arguments)),
         Command::Softgpu(arguments) => softgpu::run(&arguments),
+        Command::Manifests(arguments) => manifests::run(&arguments),
         Command::Child {
             program,
             parent,

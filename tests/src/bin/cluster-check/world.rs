@@ -114,8 +114,14 @@ fn is_ready(name: &str) -> anyhow::Result<bool> {
     Ok(is_seen && conditions.any(|it| it["type"] == "Ready" && it["status"] == "True"))
 }
 
-/// Creates the namespace of the checks.
-pub(crate) fn create_namespace() -> anyhow::Result<()> {
+/// Creates the namespace of the checks, once one of an earlier run has gone.
+pub(crate) async fn create_namespace() -> anyhow::Result<()> {
+    let is_leaving = || -> anyhow::Result<bool> {
+        let found = kubectl::get(&["namespace", NAMESPACE])?;
+        Ok(found.is_some_and(|it| it["status"]["phase"] == "Terminating"))
+    };
+    let what = format!("the old namespace {NAMESPACE} has gone");
+    kubectl::until(&what, Duration::from_secs(600), || Ok(!is_leaving()?)).await?;
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     kubectl::run_with(&["apply", "-f", "-"], &namespace.to_string()).map(drop)
