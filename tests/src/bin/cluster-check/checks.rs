@@ -448,7 +448,7 @@ impl Checks {
         let share = 100.0 * to_new / (to_old + to_new);
         let strayed = after.1 - middle.1;
         let failed = outcome.failed().count() + by_tag.failed().count();
-        let first = outcome.first_failure().or(by_tag.first_failure());
+        let first = outcome.first_failure().or_else(|| by_tag.first_failure());
         let first = first.map(|why| format!("; the first that failed: {why}"));
         Ok(Finding {
             passed: Some(failed == 0 && (share - 10.0).abs() <= 3.0 && strayed == 0.0),
