@@ -97,7 +97,7 @@ impl Checks {
     pub(crate) fn new(options: Options) -> anyhow::Result<Self> {
         Ok(Self {
             overlay: Overlay::new(&options, options.from.as_deref().unwrap_or(&options.images))?,
-            before: snapshot()?,
+            before: stock()?,
             options,
             is_installed: false,
         })
@@ -504,6 +504,13 @@ impl Checks {
         }
         Ok(finding)
     }
+}
+
+/// What is Knative's now; Weir may be there already.
+fn stock() -> anyhow::Result<BTreeMap<String, Value>> {
+    let mut found = snapshot()?;
+    found.retain(|_, object| object["metadata"]["labels"]["app.kubernetes.io/part-of"] != "weir");
+    Ok(found)
 }
 
 fn pods(revision: &str) -> anyhow::Result<Vec<Value>> {
