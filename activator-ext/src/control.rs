@@ -4,6 +4,7 @@
 //! Knative's Endpoints.
 
 mod attach;
+mod certificates;
 mod cluster;
 mod config;
 mod detach;
@@ -13,6 +14,7 @@ mod leave;
 mod metrics;
 mod names;
 mod pods;
+mod webhook;
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -39,9 +41,11 @@ pub(crate) use detach::{DetachArguments, detach};
 use crate::source::kubernetes;
 use crate::{METRICS_PORT, StartError};
 use attach::Attacher;
+use certificates::Keeper;
 use cluster::{Cluster, Concern};
 use lease::Candidate;
 use metrics::Metrics;
+use webhook::{Port, Webhook};
 
 /// Returns the FNV-1a hash of a text: the same in every build, so that a roll-out moves no function.
 fn hash(text: &str) -> u64 {
@@ -57,6 +61,7 @@ struct Page {
     cluster: Arc<Cluster>,
     candidate: Arc<Candidate>,
     is_ready: AtomicBool,
+    port: Arc<Port>,
 }
 
 impl Handler for Page {
@@ -70,14 +75,14 @@ impl Handler for Page {
         let _serving = client.begin(request.headers());
         if request.uri().path() == "/ready" {
             return scrape::answer(&request, "/ready", || {
-                if self.is_ready.load(Ordering::Relaxed) {
-                    Response::new(ProxyBody::full("ok\n"))
+                let missing = if !self.is_ready.load(Ordering::Relaxed) {
+                    "not all objects are known yet"
+                } else if !self.port.is_open() {
+                    "there is no certificate for the webhooks yet: the process that leads makes it"
                 } else {
-                    respond::error(
-                        StatusCode::SERVICE_UNAVAILABLE,
-                        "not all objects are known yet",
-                    )
-                }
+                    return Response::new(ProxyBody::full("ok\n"));
+                };
+                respond::error(StatusCode::SERVICE_UNAVAILABLE, missing)
             });
         }
         scrape::answer(&request, "/metrics", || {
@@ -104,17 +109,25 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     let leases = Api::namespaced(client.clone(), &config.namespace);
     let candidate = Candidate::new(leases, config.pod.clone(), config.terms, clock);
     let candidate = Arc::new(candidate);
+    let servers = Arc::new(Servers {
+        limits: Limits::default(),
+        shutdown: Arc::<Shutdown>::default(),
+        connections: TaskTracker::new(),
+    });
+    let webhook = Arc::new(Webhook {
+        metrics: metrics.clone(),
+        cluster: Arc::clone(&cluster),
+        delivery: config.delivery.clone(),
+        runtime_class: config.runtime_class.clone(),
+    });
+    let port = Arc::new(Port::new(config.bind, Arc::clone(&servers), webhook));
     let page = Arc::new(Page {
         metrics: metrics.clone(),
         cluster: Arc::clone(&cluster),
         candidate: Arc::clone(&candidate),
         is_ready: AtomicBool::new(false),
+        port: Arc::clone(&port),
     });
-    let servers = Servers {
-        limits: Limits::default(),
-        shutdown: Arc::<Shutdown>::default(),
-        connections: TaskTracker::new(),
-    };
     servers.serve(scrapes, None, &page);
     let reporter = Reporter {
         controller: names::MANAGER.to_owned(),
@@ -138,6 +151,18 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
         page.is_ready.store(true, Ordering::Relaxed);
         lead(Arc::clone(&attacher), concerns).await;
     };
+    let keeper = Keeper::new(&config);
+    let certificates = async {
+        cluster.filled().await;
+        tokio::join!(
+            keeper.run(&client, &candidate),
+            keeper.follow(client.clone(), |certificate, key| {
+                if let Err(error) = port.take(certificate, key) {
+                    tracing::error!(%error, "the webhooks cannot be served");
+                }
+            }),
+        );
+    };
     // Once all is let go, the process goes on until it is deleted as well.
     let leave = async {
         leave::run(client.clone(), &cluster, &config, || candidate.leads()).await;
@@ -145,6 +170,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     let mut work = pin!(work);
     let mut lost = pin!(candidate.run());
     let mut leave = pin!(leave);
+    let mut certificates = pin!(certificates);
     let mut has_left = false;
     let mut is_stopping = false;
     loop {
@@ -155,6 +181,10 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
             }
             () = &mut work => {
                 tracing::error!("the work has ended before its time");
+                return Ok(ExitCode::FAILURE);
+            }
+            () = &mut certificates => {
+                tracing::error!("certificates are kept no more");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut leave, if !has_left => has_left = true,

@@ -15,6 +15,7 @@ pub mod podinfo;
 pub mod review;
 mod settings;
 mod strict;
+pub mod template;
 pub mod values;
 
 pub use contradiction::Contradiction;

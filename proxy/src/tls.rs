@@ -31,6 +31,8 @@ use crate::socket::Socket;
 
 /// Where Knative mounts the serving certificate.
 pub const CERTIFICATES_DEFAULT: &str = "/var/lib/knative/certs";
+/// The names of certificate and key in a folder.
+const FILES: [&str; 2] = ["tls.crt", "tls.key"];
 /// The files are looked at this often. Fixed by Knative.
 const RELOAD_PERIOD: Duration = Duration::from_secs(60);
 
@@ -142,13 +144,31 @@ impl Tls {
     /// # Errors
     /// A setting or a pair that cannot be used.
     pub fn read(folder: &Path, settings: &Settings) -> Result<Option<Arc<Self>>, TlsError> {
-        let files = ["tls.crt", "tls.key"].map(|name| folder.join(name));
+        let files = FILES.map(|name| folder.join(name));
         if !files.iter().all(|file| file.exists()) {
             return Ok(None);
         }
+        let contents = read(&files)?;
+        Self::new(files, contents, settings).map(Some)
+    }
+
+    /// Returns TLS with a certificate and a key as PEM, which stand in no files: `tls.crt` and `tls.key` in messages.
+    ///
+    /// # Errors
+    /// A setting or a pair that cannot be used.
+    pub fn from_pem(contents: [Vec<u8>; 2], settings: &Settings) -> Result<Arc<Self>, TlsError> {
+        Self::new(FILES.map(PathBuf::from), contents, settings)
+    }
+
+    fn new(
+        files: [PathBuf; 2],
+        contents: [Vec<u8>; 2],
+        settings: &Settings,
+    ) -> Result<Arc<Self>, TlsError> {
         let provider = settings.provider()?;
+        let loaded = make_key(&files, contents, &provider)?;
         let certificate = Arc::new(Certificate {
-            current: ArcSwap::from_pointee(load(&files, &provider)?),
+            current: ArcSwap::from_pointee(loaded),
             files,
             failures: AtomicU64::new(0),
         });
@@ -158,10 +178,10 @@ impl Tls {
             .with_no_client_auth()
             .with_cert_resolver(Arc::clone(&certificate) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Some(Arc::new(Self {
+        Ok(Arc::new(Self {
             config: Arc::new(config),
             certificate,
-        })))
+        }))
     }
 
     /// Shakes hands.
@@ -194,20 +214,32 @@ impl Tls {
     }
 
     fn reload(&self) {
-        let current = self.certificate.current.load();
-        let provider = self.config.crypto_provider();
         match read(&self.certificate.files) {
-            Ok(contents) if contents == current.contents => {}
-            Ok(contents) => match make_key(&self.certificate.files, contents, provider) {
-                Ok(loaded) => {
-                    self.certificate.current.store(Arc::new(loaded));
+            Ok(contents) if contents == self.certificate.current.load().contents => {}
+            Ok(contents) => {
+                if self.replace(contents) {
                     tracing::info!(
                         "Certificate and/or key have changed on disk and were reloaded."
                     );
                 }
-                Err(error) => self.note_failure(&error),
-            },
+            }
             Err(error) => self.note_failure(&error),
+        }
+    }
+
+    /// Takes another certificate and key, as PEM, for the handshakes to come. Returns false where they cannot be used: that is
+    /// logged and counted, and those before them stay.
+    pub fn replace(&self, contents: [Vec<u8>; 2]) -> bool {
+        let provider = self.config.crypto_provider();
+        match make_key(&self.certificate.files, contents, provider) {
+            Ok(loaded) => {
+                self.certificate.current.store(Arc::new(loaded));
+                true
+            }
+            Err(error) => {
+                self.note_failure(&error);
+                false
+            }
         }
     }
 
@@ -283,10 +315,6 @@ impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.current.load().key))
     }
-}
-
-fn load(files: &[PathBuf; 2], provider: &CryptoProvider) -> Result<Loaded, TlsError> {
-    make_key(files, read(files)?, provider)
 }
 
 fn read(files: &[PathBuf; 2]) -> Result<[Vec<u8>; 2], TlsError> {

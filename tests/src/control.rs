@@ -25,6 +25,16 @@ const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Weir's own slices.
 pub const OWN: &str = "activator-ext.weir.dev";
 
+/// The image that pods of opted-in revisions get.
+pub const QUEUE_PROXY_IMAGE: &str = "weir.test/queue-proxy@sha256:0";
+/// Objects of the manifests that role `control` fills.
+const FILLED: [(&str, &str, &str); 4] = [
+    ("secrets", "weir-system", "weir-ca"),
+    ("configmaps", "weir-system", "weir-ca"),
+    ("secrets", "weir-system", "weir-certificates"),
+    ("secrets", "knative-serving", "weir-certificates"),
+];
+
 /// A cluster: an API server, the controller that copies Endpoints, and objects.
 #[derive(Debug)]
 pub struct Cluster {
@@ -82,7 +92,12 @@ pub fn resource(plural: &str) -> Resource {
             "rbac.authorization.k8s.io/v1"
         }
         "events" => "events.k8s.io/v1",
-        "services" | "endpoints" | "pods" | "configmaps" | "namespaces" | "serviceaccounts" => "v1",
+        "validatingwebhookconfigurations" | "mutatingwebhookconfigurations" => {
+            "admissionregistration.k8s.io/v1"
+        }
+        "runtimeclasses" => "node.k8s.io/v1",
+        "services" | "endpoints" | "pods" | "configmaps" | "namespaces" | "serviceaccounts"
+        | "secrets" => "v1",
         other => panic!("no resource {other}"),
     };
     Resource::new(api_version, plural)
@@ -105,6 +120,10 @@ impl Cluster {
         };
         let namespace = json!({"metadata": {"name": "weir-system"}});
         cluster.api.apply(&resource("namespaces"), namespace);
+        for (plural, namespace, name) in FILLED {
+            let empty = json!({"metadata": {"namespace": namespace, "name": name}});
+            cluster.api.apply(&resource(plural), empty);
+        }
         cluster
     }
 
@@ -242,6 +261,15 @@ impl Cluster {
     /// If it cannot be started.
     #[must_use]
     pub fn control(&self, binary: &str, name: &str) -> Control {
+        self.control_with(binary, name, &[])
+    }
+
+    /// The same, with more arguments.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn control_with(&self, binary: &str, name: &str, arguments: &[&str]) -> Control {
         let folder = TempDir::new().expect("a temporary folder");
         let file = |name: &str| std::fs::File::create(folder.path().join(name)).expect("a file");
         let ip = fresh_address();
@@ -254,10 +282,12 @@ impl Cluster {
                 "1s",
             ])
             .args(["--retry-period", "200ms"])
+            .args(arguments)
             .env_clear()
             .env("KUBECONFIG", self.kubeconfig())
             .env("WEIR_BIND", ip.to_string())
             .env("POD_NAME", name)
+            .env("QUEUE_PROXY_IMAGE", QUEUE_PROXY_IMAGE)
             .stdin(Stdio::null())
             .stdout(file("stdout"))
             .stderr(file("stderr"))

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use annotations::{KEYS, Part};
 use serde_json::Value;
 
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests");
@@ -69,9 +70,11 @@ fn every_file_is_named_by_its_folder_and_every_object_once() {
     assert!(found.len() >= 2, "{found:?}");
     for folder in found {
         let kustomization = &documents(&folder.join("kustomization.yaml"))[0];
-        let resources = kustomization["resources"].as_array().unwrap();
-        let named: BTreeSet<_> = resources
-            .iter()
+        let lists = ["resources", "configurations"].map(|key| kustomization[key].as_array());
+        let named: BTreeSet<_> = lists
+            .into_iter()
+            .flatten()
+            .flatten()
             .map(|it| folder.join(it.as_str().unwrap()))
             .collect();
         for path in &named {
@@ -146,7 +149,7 @@ fn the_finalizer_is_on_what_role_control_lets_go_of_and_it_may_do_so() {
 fn containers_are_restricted_and_started_as_the_program_allows() {
     let containers = containers();
     assert_eq!(containers.len(), 2);
-    let ports = BTreeSet::from([8012, 8013, 8112, 9476]);
+    let ports = BTreeSet::from([8012, 8013, 8112, 9443, 9476]);
     for container in &containers {
         let context = &container["securityContext"];
         assert_eq!(context["allowPrivilegeEscalation"], false);
@@ -166,6 +169,31 @@ fn containers_are_restricted_and_started_as_the_program_allows() {
             .unwrap();
         assert!(output.status.success(), "{container}");
     }
+}
+
+/// The API server decides by them which pods wait for the webhook.
+#[test]
+fn the_webhooks_conditions_name_all_keys_about_the_gpu_and_no_other() {
+    let all = base();
+    let hooks = all
+        .iter()
+        .find(|object| object["kind"] == "MutatingWebhookConfiguration")
+        .unwrap();
+    let gpu = KEYS.iter().filter(|key| key.part == Part::Gpu);
+    let gpu: Vec<_> = gpu.map(|key| format!("'weir.dev/{}'", key.name)).collect();
+    let hooks = hooks["webhooks"].as_array().unwrap();
+    for hook in hooks {
+        let conditions = hook["matchConditions"].as_array().unwrap();
+        let listed = conditions.iter().filter_map(|condition| {
+            let (_, list) = condition["expression"].as_str()?.split_once("key in [")?;
+            let list = list.split_once(']')?.0.split(',');
+            Some(list.map(|key| key.trim().to_owned()).collect::<Vec<_>>())
+        });
+        let listed: Vec<_> = listed.collect();
+        assert_eq!(listed, std::slice::from_ref(&gpu), "{hook}");
+    }
+    let policies = hooks.iter().map(|hook| hook["failurePolicy"].clone());
+    assert_eq!(policies.collect::<Vec<_>>(), ["Fail", "Ignore"]);
 }
 
 /// Never Knative's own label: its Service would send to our pods.

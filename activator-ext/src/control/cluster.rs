@@ -53,6 +53,8 @@ pub(crate) struct Cluster {
     pub(crate) detached: Store<ConfigMap>,
     /// Of Knative's: how its network is set up.
     pub(crate) network: Store<ConfigMap>,
+    /// How containers may be run.
+    runtime_classes: Store<DynamicObject>,
     /// Objects of Weir's whose deletion means that Weir leaves the cluster.
     pub(crate) own: [Store<DynamicObject>; 3],
     /// Weir's namespace.
@@ -130,6 +132,10 @@ impl Cluster {
             network: watches.keep(named(&config.system_namespace, CONFIG_NETWORK), |_| {
                 Concern::All
             }),
+            runtime_classes: watches
+                .keep(all(resource("node.k8s.io", "RuntimeClass"), None), |_| {
+                    Concern::All
+                }),
             own: [
                 namespaced(resource("apps", "Deployment"), &weirs),
                 all(resource(rbac, "ClusterRole"), Some(&weirs)),
@@ -154,10 +160,17 @@ impl Cluster {
             self.pods.wait_until_ready(),
             self.detached.wait_until_ready(),
             self.network.wait_until_ready(),
+            self.runtime_classes.wait_until_ready(),
         );
         for own in self.own.iter().chain([&self.namespace]) {
             let _filled = own.wait_until_ready().await;
         }
+    }
+
+    /// Whether there is a runtime class of this name.
+    pub(crate) fn has_runtime_class(&self, name: &str) -> bool {
+        let classes = self.runtime_classes.state();
+        classes.iter().any(|class| class.name_any() == name)
     }
 
     /// Watches that have failed.

@@ -10,6 +10,7 @@ use proxy::env::{Environment, Problem, Reader};
 use proxy::process_log::LogConfig;
 
 use super::names::CONTROL;
+use super::webhook::pod::Delivery;
 
 /// The arguments of role `control`.
 #[derive(Debug, Args)]
@@ -30,6 +31,28 @@ pub(crate) struct ControlArguments {
     /// Between two attempts.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = term)]
     retry_period: Duration,
+    /// The runtime class of pods with a GPU that name none, where the cluster has it; none: they get none.
+    #[arg(long, value_name = "NAME", default_value = "nvidia")]
+    runtime_class: String,
+    /// The nodes' GPUs are software ones, whose library the agent's volume delivers.
+    #[arg(long)]
+    software_gpu: bool,
+    /// For how long an authority of certificates is valid; pairs under it a sixth of that: 15m to 87600h.
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = life)]
+    authority_life: Duration,
+    /// The namespace of the agents.
+    #[arg(long, value_name = "NAME", default_value = "weir-agent")]
+    agent_namespace: String,
+}
+
+/// An authority's life is from 15 minutes to ten years.
+fn life(text: &str) -> Result<Duration, String> {
+    let duration = annotations::values::positive_duration(text)?;
+    if (Duration::from_secs(900)..=Duration::from_secs(87_600 * 3_600)).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err("allowed: 15m to 87600h".to_owned())
+    }
 }
 
 /// A term is from 100 ms to an hour.
@@ -55,6 +78,14 @@ pub(crate) struct ControlConfig {
     pub(crate) bind: IpAddr,
     /// Labels of the pods of role `data`.
     pub(crate) data_selector: String,
+    /// The namespace of the agents.
+    pub(crate) agent_namespace: String,
+    /// What pods get.
+    pub(crate) delivery: Delivery,
+    /// The runtime class of pods with a GPU that name none.
+    pub(crate) runtime_class: Option<String>,
+    /// For how long an authority of certificates is valid.
+    pub(crate) authority_life: Duration,
     /// How long what takes at the election.
     pub(crate) terms: Terms,
     /// How the process's log is written.
@@ -83,6 +114,10 @@ impl ControlConfig {
             lease_duration,
             renew_deadline,
             retry_period,
+            runtime_class,
+            software_gpu,
+            authority_life,
+            agent_namespace,
         } = arguments;
         if lease_duration <= renew_deadline || renew_deadline <= retry_period.saturating_mul(2) {
             problems.push(format!(
@@ -104,6 +139,14 @@ impl ControlConfig {
             pod: pod.unwrap_or_else(|| format!("{CONTROL}-{}", std::process::id())),
             bind,
             data_selector,
+            agent_namespace,
+            delivery: Delivery {
+                queue_proxy_image: some("QUEUE_PROXY_IMAGE"),
+                runtime_class: None,
+                software_gpu,
+            },
+            runtime_class: Some(runtime_class).filter(|class| class != "none"),
+            authority_life,
             terms: Terms {
                 lease: span(lease_duration),
                 renew: span(renew_deadline),

@@ -1,9 +1,12 @@
 //! Metrics of role `control`, served on 9476.
 
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::view::RevisionName;
 
@@ -15,6 +18,7 @@ pub(crate) struct Metrics {
     leader: IntGauge,
     reconciles: IntCounterVec,
     failures: IntCounter,
+    webhooks: HistogramVec,
     /// The function's label of each revision that is exported.
     labels: Arc<Mutex<HashMap<RevisionName, String>>>,
 }
@@ -44,6 +48,16 @@ impl Metrics {
                 "weir_view_failures_total",
                 "Watches of the Kubernetes API that have failed.",
             )?,
+            webhooks: HistogramVec::new(
+                HistogramOpts::new(
+                    "weir_control_webhook_seconds",
+                    "Time of an answer to the API server, from its body to the answer.",
+                )
+                .buckets(vec![
+                    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25,
+                ]),
+                &["source", "outcome"],
+            )?,
             labels: Arc::default(),
         };
         metrics
@@ -58,6 +72,9 @@ impl Metrics {
         metrics
             .registry
             .register(Box::new(metrics.failures.clone()))?;
+        metrics
+            .registry
+            .register(Box::new(metrics.webhooks.clone()))?;
         for outcome in ["done", "failed"] {
             metrics.reconciles.with_label_values(&[outcome]);
         }
@@ -67,6 +84,12 @@ impl Metrics {
     /// A revision was looked at.
     pub(crate) fn reconciles(&self, outcome: &str) {
         self.reconciles.with_label_values(&[outcome]).inc();
+    }
+
+    /// The API server has asked about an object; `source`: `template` or `pod`.
+    pub(crate) fn webhook(&self, source: &str, outcome: &str, took: Duration) {
+        let observed = self.webhooks.with_label_values(&[source, outcome]);
+        observed.observe(took.as_secs_f64());
     }
 
     /// How an opted-in revision stands.

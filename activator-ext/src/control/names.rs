@@ -33,3 +33,11 @@ pub(crate) const MESH_MODE: &str = "mesh-compatibility-mode";
 pub(crate) fn detached_key(namespace: &str, revision: &str) -> String {
     format!("{namespace}.{revision}")
 }
+/// The Secret of the authority, and the ConfigMap that publishes it.
+pub(crate) const AUTHORITY: &str = "weir-ca";
+/// The Secret with a program's certificate and key, in its namespace.
+pub(crate) const CERTIFICATES: &str = "weir-certificates";
+/// Both configurations of webhooks.
+pub(crate) const WEBHOOKS: &str = "weir";
+/// The Service by which the API server calls them.
+pub(crate) const WEBHOOK_SERVICE: &str = "weir-webhook";

@@ -1,8 +1,8 @@
 //! A Kubernetes API server that keeps objects of any kind in memory.
 //!
 //! JSON alone; `get`, `list` with pages and selectors, `watch` with bookmarks, `create`, `update` with a check of
-//! `resourceVersion`, `patch` by merge (RFC 7386), `delete` with preconditions and finalizers; TokenReview and `/version`. Streaming lists (`sendInitialEvents`)
-//! are refused with 422, as by a server before 1.32. Nothing is validated, and who asks is not looked at.
+//! `resourceVersion`, `patch` by merge (RFC 7386) or by operations (RFC 6902), `delete` with preconditions and finalizers; TokenReview
+//! and `/version`. Streaming lists (`sendInitialEvents`) are refused with 422, as by a server before 1.32. Nothing is validated, and who asks is not looked at.
 
 mod selector;
 mod server;

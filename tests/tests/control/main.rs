@@ -4,6 +4,7 @@
 //! that copies Endpoints.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod admission;
 mod attaching;
 mod chaos;
 mod leaving;

@@ -1,12 +1,9 @@
 //! What admission says of a document.
 
-use annotations::review::{objective, review};
+use annotations::template::{self, misplaced_key, short_probe};
 use serde_json::Value;
 
 use super::document::{Document, Template};
-
-/// A liveness probe is to give up no sooner, in seconds, where a model may be evicted (design §4.7).
-const LIVENESS_MIN_SECS: u64 = 30;
 
 /// What there is to say of a line.
 #[derive(Debug)]
@@ -22,12 +19,9 @@ pub(super) fn judge(document: &Document) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (key, (line, _)) in &document.own {
         if key.starts_with(annotations::PREFIX) {
-            let kind = &document.kind;
             findings.push(Finding {
                 line: *line,
-                text: format!(
-                    "{key} on the {kind} itself reaches no revision: put it on spec.template.metadata.annotations"
-                ),
+                text: misplaced_key(key, &document.kind),
                 is_refusal: false,
             });
         }
@@ -59,26 +53,32 @@ fn judge_template(template: &Template, findings: &mut Vec<Finding>) {
             _ => {}
         }
     }
-    let (settings, mut refusals) = review(texts);
-    refusals.extend(objective(&settings, template.container_concurrency));
-    for refusal in refusals {
+    let review = template::Template {
+        annotations: texts,
+        container_concurrency: template.container_concurrency,
+        liveness: template
+            .liveness
+            .iter()
+            .map(|(_, seconds)| *seconds)
+            .collect(),
+    }
+    .review();
+    for refusal in review.refusals {
         let line = template
             .annotations
             .get(&refusal.key)
             .map_or(1, |(line, _)| *line);
         refuse(line, refusal.sentence);
     }
-    let may_be_evicted = settings.uses_gpu() && settings.evict == annotations::Evict::Host;
-    for &(line, seconds) in &template.liveness {
-        if may_be_evicted && seconds < LIVENESS_MIN_SECS {
-            findings.push(Finding {
-                line,
-                text: format!(
-                    "the liveness probe gives up after {seconds} s (timeoutSeconds × failureThreshold): while its model is evicted \
-                     a process may not answer; allowed: {LIVENESS_MIN_SECS} s and more, or weir.dev/evict: never"
-                ),
-                is_refusal: false,
-            });
-        }
+    for &(line, seconds) in review
+        .short_probes
+        .iter()
+        .filter_map(|&position| template.liveness.get(position))
+    {
+        findings.push(Finding {
+            line,
+            text: short_probe(seconds),
+            is_refusal: false,
+        });
     }
 }

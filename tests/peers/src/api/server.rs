@@ -236,6 +236,10 @@ async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Respons
             let text = "the object is there already, or has been modified";
             failure(StatusCode::CONFLICT, "Conflict", text)
         }
+        Err(StoreError::Invalid) => {
+            let text = "the patch cannot be applied";
+            failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", text)
+        }
         Err(StoreError::NoName) => {
             let text = "metadata.name is missing";
             failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", text)
@@ -285,7 +289,14 @@ fn write(
         Verb::Patch => {
             let known = store.get(resource, &target.namespace, name);
             let mut patched = known.ok_or(StoreError::NotFound)?;
-            merge(&mut patched, &object);
+            // A list is a JSON patch (RFC 6902).
+            if object.is_array() {
+                let operations: json_patch::Patch =
+                    serde_json::from_value(object).map_err(|_| StoreError::Invalid)?;
+                json_patch::patch(&mut patched, &operations).map_err(|_| StoreError::Invalid)?;
+            } else {
+                merge(&mut patched, &object);
+            }
             store.update(resource, patched)?
         }
         Verb::Delete => {

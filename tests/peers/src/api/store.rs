@@ -47,6 +47,8 @@ pub(super) enum StoreError {
     Conflict,
     /// It is not there.
     NotFound,
+    /// The patch is none, or does not fit.
+    Invalid,
 }
 
 fn name_of(object: &Value) -> Result<Name, StoreError> {

@@ -1,0 +1,476 @@
+//! Certificates between Weir's own programs and for the API server's calls: an authority, and a pair under it for each program.
+//!
+//! | object | what |
+//! |---|---|
+//! | Secret `weir-ca` in Weir's namespace | the authority that signs (`ca.crt`, `ca.key`), the next one (`next.crt`, `next.key`, `next.published`), the one before (`previous.crt`) |
+//! | Secret `weir-certificates` in each namespace with programs of Weir | `tls.crt`, `tls.key`, and in `ca.crt` all authorities that are trusted |
+//! | ConfigMap `weir-ca` in Weir's namespace | `ca.crt`, for everybody |
+//! | `caBundle` of the webhooks | the same |
+//!
+//! All of these objects are the manifests'; this fills them. What is done when is decided by `policy::certificates`.
+
+mod authority;
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::watcher;
+use kube::{Client, Resource};
+use policy::certificates::{Authorities, Step, next_step};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::config::ControlConfig;
+use super::lease::Candidate;
+use super::names::{AUTHORITY, CERTIFICATES, WEBHOOK_SERVICE, WEBHOOKS};
+use crate::source::kubernetes::watch_config;
+use authority::{MakeError, Pair, authority, is_usable, pair, usable_authority, validity};
+
+/// Until a published authority is known wherever certificates are checked, in seconds: the kubelet renews mounted ConfigMaps and
+/// Secrets within two minutes. Less where authorities live shorter than nine times that.
+const SPREAD_SECS: i64 = 3_600;
+/// Authorities live so many times as long as the pairs under them.
+const PAIRS_PER_AUTHORITY: i64 = 6;
+/// All is looked at once in so long: somebody may have changed it.
+const LOOK_PERIOD: Duration = Duration::from_secs(60);
+/// After an error it is tried again so much later.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// Steps about authorities in a row.
+const STEPS_MAX: usize = 8;
+
+/// The second of publication of the next authority.
+const PUBLISHED: &str = "next.published";
+
+/// What could not be done. It is tried again.
+#[derive(Debug, thiserror::Error)]
+enum CertificateError {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Make(#[from] MakeError),
+    #[error(
+        "there is no {kind} {name} in {namespace}: it is part of the manifests; apply them again"
+    )]
+    Missing {
+        kind: &'static str,
+        name: &'static str,
+        namespace: String,
+    },
+    #[error("it was written by another meanwhile")]
+    Contended,
+}
+
+/// A pair, and where it is kept.
+#[derive(Debug)]
+struct Kept {
+    namespace: String,
+    names: Vec<String>,
+}
+
+/// Keeps certificates.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    namespace: String,
+    kept: Vec<Kept>,
+    /// Seconds for which an authority is valid.
+    life: i64,
+    /// This program's pair has been written, by whomever.
+    written: Notify,
+}
+
+/// Returns the name for which a program's certificate is valid, wherever it runs.
+pub(crate) fn name_of(program: &str) -> String {
+    format!("{program}.weir.dev")
+}
+
+impl Keeper {
+    pub(crate) fn new(config: &ControlConfig) -> Self {
+        let namespace = &config.namespace;
+        let service = format!("{WEBHOOK_SERVICE}.{namespace}.svc");
+        let kept = [
+            (namespace, vec![service, name_of("control")]),
+            (&config.system_namespace, vec![name_of("activator")]),
+            (&config.agent_namespace, vec![name_of("agent")]),
+        ];
+        Self {
+            namespace: namespace.clone(),
+            kept: kept
+                .map(|(namespace, names)| Kept {
+                    namespace: namespace.clone(),
+                    names,
+                })
+                .into(),
+            life: i64::try_from(config.authority_life.as_secs()).unwrap_or(i64::MAX),
+            written: Notify::new(),
+        }
+    }
+
+    /// Keeps certificates as long as this process leads, once it does.
+    pub(crate) async fn run(&self, client: &Client, candidate: &Candidate) {
+        candidate.elected().await;
+        let mut failures = 0_u64;
+        loop {
+            let now = Timestamp::now().as_second();
+            let pause = match self.look(client, candidate, now).await {
+                Ok(until) => {
+                    failures = 0;
+                    let left = u64::try_from(until.saturating_sub(now)).unwrap_or(0);
+                    Duration::from_secs(left.max(1)).min(LOOK_PERIOD)
+                }
+                Err(CertificateError::Contended) => RETRY_AFTER,
+                Err(error) => {
+                    failures += 1;
+                    if failures.is_power_of_two() {
+                        tracing::warn!(%error, failures, "certificates cannot be kept");
+                    }
+                    RETRY_AFTER
+                }
+            };
+            let _look = tokio::time::timeout(pause, self.written.notified()).await;
+        }
+    }
+
+    /// Hands each certificate and key of this program to `take`, as often as they change, for ever.
+    pub(crate) async fn follow(&self, client: Client, take: impl Fn(Vec<u8>, Vec<u8>)) {
+        let secrets: Api<Secret> = Api::namespaced(client, &self.namespace);
+        let one = watch_config(None).fields(&format!("metadata.name={CERTIFICATES}"));
+        let objects = watcher(secrets, one).default_backoff().applied_objects();
+        let mut objects = pin!(objects);
+        let mut before = None;
+        loop {
+            match objects.try_next().await {
+                Ok(Some(secret)) => {
+                    self.written.notify_one();
+                    let current = pair_in(&secret, "tls.crt", "tls.key");
+                    if let Some(pair) = current.filter(|pair| before.as_ref() != Some(pair)) {
+                        let Pair { certificate, key } = pair.clone();
+                        take(certificate.into_bytes(), key.into_bytes());
+                        before = Some(pair);
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => tracing::info!(%error, "the watch of certificates goes on"),
+            }
+        }
+    }
+
+    /// Does what is to be done at the second `now`. Returns the second of what comes next.
+    async fn look(
+        &self,
+        client: &Client,
+        candidate: &Candidate,
+        now: i64,
+    ) -> Result<i64, CertificateError> {
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), &self.namespace);
+        let mut secret = existing(&secrets, AUTHORITY, &self.namespace, "Secret").await?;
+        let mut authorities = Kin::read(&secret);
+        let until = authorities.settle(now, self.life)?;
+        if authorities != Kin::read(&secret) {
+            authorities.write(&mut secret);
+            replace(&secrets, AUTHORITY, &secret, candidate).await?;
+        }
+        let bundle = authorities.bundle();
+        let Some(current) = &authorities.current else {
+            return Ok(now);
+        };
+        let mut is_missing = Ok(());
+        for kept in &self.kept {
+            let outcome = self.keep(client, candidate, kept, current, &bundle, now);
+            match outcome.await {
+                // A part that is not installed has no Secret.
+                Err(missing @ CertificateError::Missing { .. })
+                    if kept.namespace != self.namespace =>
+                {
+                    tracing::debug!(%missing, "no certificate there");
+                }
+                Err(CertificateError::Missing {
+                    kind,
+                    name,
+                    namespace,
+                }) => {
+                    is_missing = Err(CertificateError::Missing {
+                        kind,
+                        name,
+                        namespace,
+                    });
+                }
+                other => other?,
+            }
+        }
+        is_missing?;
+        publish(client, candidate, &self.namespace, &bundle).await?;
+        call_with::<ValidatingWebhookConfiguration>(client, candidate, &bundle).await?;
+        call_with::<MutatingWebhookConfiguration>(client, candidate, &bundle).await?;
+        Ok(until)
+    }
+
+    async fn keep(
+        &self,
+        client: &Client,
+        candidate: &Candidate,
+        kept: &Kept,
+        current: &Pair,
+        bundle: &str,
+        now: i64,
+    ) -> Result<(), CertificateError> {
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), &kept.namespace);
+        let mut secret = existing(&secrets, CERTIFICATES, &kept.namespace, "Secret").await?;
+        let own = pair_in(&secret, "tls.crt", "tls.key");
+        let is_good = own.is_some_and(|own| is_usable(&own, bundle, &kept.names, now));
+        let trusted = text_in(&secret, "ca.crt");
+        if is_good && trusted.as_deref() == Some(bundle) {
+            return Ok(());
+        }
+        let data = secret.data.get_or_insert_default();
+        if !is_good {
+            let life = (self.life / PAIRS_PER_AUTHORITY).max(1);
+            let new = pair(current, &kept.names, now, life)?;
+            put(data, "tls.crt", new.certificate);
+            put(data, "tls.key", new.key);
+            tracing::info!(namespace = kept.namespace, names = ?kept.names, "a certificate was made");
+        }
+        put(data, "ca.crt", bundle.to_owned());
+        replace(&secrets, CERTIFICATES, &secret, candidate).await
+    }
+}
+
+/// The authorities, as the Secret keeps them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Kin {
+    current: Option<Pair>,
+    next: Option<(Pair, i64)>,
+    previous: Option<String>,
+}
+
+impl Kin {
+    /// Reads them; what cannot be used is as good as missing.
+    fn read(secret: &Secret) -> Self {
+        let pair = |certificate, key| {
+            pair_in(secret, certificate, key).filter(|pair| usable_authority(pair).is_some())
+        };
+        let published = text_in(secret, PUBLISHED).and_then(|text| text.trim().parse().ok());
+        Self {
+            current: pair("ca.crt", "ca.key"),
+            next: pair("next.crt", "next.key").zip(published),
+            previous: text_in(secret, "previous.crt").filter(|pem| validity(pem).is_some()),
+        }
+    }
+
+    fn write(&self, secret: &mut Secret) {
+        let data = secret.data.get_or_insert_default();
+        data.clear();
+        if let Some(current) = &self.current {
+            put(data, "ca.crt", current.certificate.clone());
+            put(data, "ca.key", current.key.clone());
+        }
+        if let Some((next, published)) = &self.next {
+            put(data, "next.crt", next.certificate.clone());
+            put(data, "next.key", next.key.clone());
+            put(data, PUBLISHED, published.to_string());
+        }
+        if let Some(previous) = &self.previous {
+            put(data, "previous.crt", previous.clone());
+        }
+    }
+
+    /// Makes, promotes and drops authorities. Returns the second of the next step.
+    fn settle(&mut self, now: i64, life: i64) -> Result<i64, CertificateError> {
+        let spread = SPREAD_SECS.min(life / 9);
+        for _ in 0..STEPS_MAX {
+            let next = self.next.as_ref();
+            let view = Authorities {
+                current: self.current.as_ref().and_then(usable_authority),
+                next: next.and_then(|(next, at)| Some((usable_authority(next)?, *at))),
+                previous: self.previous.as_deref().and_then(validity),
+            };
+            match next_step(now, &view, spread) {
+                Step::Create => {
+                    self.current = Some(authority(now, life)?);
+                    tracing::info!("an authority was made: there was none that could be used");
+                }
+                Step::Publish => self.next = Some((authority(now, life)?, now)),
+                Step::Promote => {
+                    self.previous = self.current.take().map(|pair| pair.certificate);
+                    self.current = self.next.take().map(|(pair, _)| pair);
+                    tracing::info!(
+                        "the next authority signs; that before it is trusted until its end"
+                    );
+                }
+                Step::Drop => self.previous = None,
+                Step::Rest(until) => return Ok(until),
+            }
+        }
+        Ok(now)
+    }
+
+    /// Returns all that are trusted.
+    fn bundle(&self) -> String {
+        let current = self.current.as_ref().map(|pair| &*pair.certificate);
+        let next = self.next.as_ref().map(|(pair, _)| &*pair.certificate);
+        let all = [current, next, self.previous.as_deref()];
+        all.into_iter().flatten().collect()
+    }
+}
+
+fn put(data: &mut BTreeMap<String, ByteString>, key: &str, text: String) {
+    data.insert(key.to_owned(), ByteString(text.into_bytes()));
+}
+
+fn text_in(secret: &Secret, key: &str) -> Option<String> {
+    let bytes = secret.data.as_ref()?.get(key)?;
+    String::from_utf8(bytes.0.clone()).ok()
+}
+
+fn pair_in(secret: &Secret, certificate: &str, key: &str) -> Option<Pair> {
+    Some(Pair {
+        certificate: text_in(secret, certificate)?,
+        key: text_in(secret, key)?,
+    })
+}
+
+async fn existing<K>(
+    api: &Api<K>,
+    name: &'static str,
+    namespace: &str,
+    kind: &'static str,
+) -> Result<K, CertificateError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let found = api.get_opt(name).await?;
+    found.ok_or_else(|| CertificateError::Missing {
+        kind,
+        name,
+        namespace: namespace.to_owned(),
+    })
+}
+
+/// Writes an object in place of that which was read.
+async fn replace<K>(
+    api: &Api<K>,
+    name: &str,
+    object: &K,
+    candidate: &Candidate,
+) -> Result<(), CertificateError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned + serde::Serialize,
+{
+    if !candidate.leads() {
+        return Err(CertificateError::Contended);
+    }
+    match api.replace(name, &PostParams::default(), object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+            Err(CertificateError::Contended)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn publish(
+    client: &Client,
+    candidate: &Candidate,
+    namespace: &str,
+    bundle: &str,
+) -> Result<(), CertificateError> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let mut map = existing(&maps, AUTHORITY, namespace, "ConfigMap").await?;
+    let data = map.data.get_or_insert_default();
+    if data.get("ca.crt").map(String::as_str) == Some(bundle) {
+        return Ok(());
+    }
+    data.insert("ca.crt".to_owned(), bundle.to_owned());
+    replace(&maps, AUTHORITY, &map, candidate).await
+}
+
+/// Makes the API server trust the authorities where it calls a webhook.
+async fn call_with<K>(
+    client: &Client,
+    candidate: &Candidate,
+    bundle: &str,
+) -> Result<(), CertificateError>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + serde::Serialize,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let Some(found) = api.get_opt(WEBHOOKS).await? else {
+        return Ok(());
+    };
+    let found = serde_json::to_value(&found).unwrap_or_default();
+    let wanted = json!(ByteString(bundle.as_bytes().to_vec()));
+    let hooks = found["webhooks"].as_array();
+    let mut operations = Vec::new();
+    for (position, hook) in hooks.into_iter().flatten().enumerate() {
+        if hook["clientConfig"]["caBundle"] != wanted {
+            let at = format!("/webhooks/{position}");
+            operations
+                .push(json!({ "op": "test", "path": format!("{at}/name"), "value": hook["name"] }));
+            let path = format!("{at}/clientConfig/caBundle");
+            operations.push(json!({ "op": "add", "path": path, "value": wanted }));
+        }
+    }
+    if operations.is_empty() {
+        return Ok(());
+    }
+    if !candidate.leads() {
+        return Err(CertificateError::Contended);
+    }
+    let patch = serde_json::from_value(json!(operations));
+    let Ok(patch) = patch else {
+        return Err(CertificateError::Contended);
+    };
+    let patch: Patch<()> = Patch::Json(patch);
+    match api.patch(WEBHOOKS, &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(()),
+        // Another has changed the list.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {
+            Err(CertificateError::Contended)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: i64 = 9_000;
+
+    #[test]
+    fn authorities_survive_being_written_and_read() {
+        let mut kin = Kin::default();
+        let begin = 1_800_000_000;
+        let mut secret = Secret::default();
+        let mut bundles = Vec::new();
+        for now in (begin..begin + 3 * LIFE).step_by(500) {
+            kin.settle(now, LIFE).unwrap();
+            kin.write(&mut secret);
+            assert_eq!(Kin::read(&secret), kin);
+            bundles.push(kin.bundle());
+        }
+        bundles.dedup();
+        // Each authority comes as the next, becomes the current, and goes as the previous.
+        assert!(bundles.len() >= 6, "{}", bundles.len());
+    }
+
+    #[test]
+    fn a_secret_that_somebody_has_filled_with_nonsense_is_as_good_as_empty() {
+        let mut secret = Secret::default();
+        let data = secret.data.get_or_insert_default();
+        for key in ["ca.crt", "ca.key", "next.crt", "next.key", "previous.crt"] {
+            data.insert(key.to_owned(), ByteString(vec![0xff, 0]));
+        }
+        assert_eq!(Kin::read(&secret), Kin::default());
+    }
+}
