@@ -184,34 +184,26 @@ impl Keeper {
         let Some(current) = &authorities.current else {
             return Ok(now);
         };
-        let mut is_missing = Ok(());
-        for kept in &self.kept {
-            let outcome = self.keep(client, candidate, kept, current, &bundle, now);
-            match outcome.await {
-                // A part that is not installed has no Secret.
-                Err(missing @ CertificateError::Missing { .. })
-                    if kept.namespace != self.namespace =>
-                {
-                    tracing::debug!(%missing, "no certificate there");
-                }
-                Err(CertificateError::Missing {
-                    kind,
-                    name,
-                    namespace,
-                }) => {
-                    is_missing = Err(CertificateError::Missing {
-                        kind,
-                        name,
-                        namespace,
-                    });
-                }
-                other => other?,
-            }
+        let (own, others): (Vec<_>, Vec<_>) = self
+            .kept
+            .iter()
+            .partition(|kept| kept.namespace == self.namespace);
+        for kept in own {
+            self.keep(client, candidate, kept, current, &bundle, now)
+                .await?;
         }
-        is_missing?;
         publish(client, candidate, &self.namespace, &bundle).await?;
         call_with::<ValidatingWebhookConfiguration>(client, candidate, &bundle).await?;
         call_with::<MutatingWebhookConfiguration>(client, candidate, &bundle).await?;
+        for kept in others {
+            let outcome = self.keep(client, candidate, kept, current, &bundle, now);
+            match outcome.await {
+                // A part that is not installed has no Secret, nor the right to write it.
+                Err(CertificateError::Missing { .. }) => {}
+                Err(CertificateError::Api(kube::Error::Api(status))) if status.code == 403 => {}
+                other => other?,
+            }
+        }
         Ok(until)
     }
 

@@ -60,6 +60,33 @@ const STEADY: Function<'static> = Function {
     annotations: &[],
     traffic: None,
 };
+/// Annotations that are refused, and what is said of each.
+const WRONG: [(&[(&str, &str)], &str); 6] = [
+    (&[("weir.dev/slo", "soon")], "weir.dev/slo=\"soon\": "),
+    (
+        &[("weir.dev/late", "never")],
+        "weir.dev/late=\"never\": allowed: serve, shed",
+    ),
+    (
+        &[("weir.dev/color", "red")],
+        "weir.dev/color=\"red\": is no key of Weir; allowed: ",
+    ),
+    (
+        &[("weir.dev/queue-depth", "0")],
+        "weir.dev/queue-depth=\"0\": allowed: a whole number from 1 to 10000",
+    ),
+    (
+        &[("weir.dev/sm-percent", "50")],
+        "weir.dev/sm-percent: allowed only with weir.dev/isolation=\"shared\"",
+    ),
+    (
+        &[
+            ("weir.dev/evict", "never"),
+            ("weir.dev/isolation", "strict"),
+        ],
+        "weir.dev/evict",
+    ),
+];
 const KEPT: [(&str, &str); 2] = [
     ("autoscaling.knative.dev/min-scale", "2"),
     ("autoscaling.knative.dev/max-scale", "4"),
@@ -118,11 +145,16 @@ impl Checks {
             "traffic-split" => self.traffic_split().await,
             "gpu-function" => not_tried("the agent is not delivered into pods yet"),
             "full-node" => not_tried("needs leases"),
-            "internal-tls" => not_tried("not automated yet"),
-            "wrong-annotations" => not_tried("there is no admission webhook yet"),
+            "internal-tls" => self.internal_tls().await,
+            "wrong-annotations" => self.wrong_annotations().await,
             "upgrade" => self.upgrade().await,
             _ => self.uninstall().await,
         }
+    }
+
+    /// The images with which Weir is installed at first.
+    fn installed_images(&self) -> &str {
+        self.options.from.as_deref().unwrap_or(&self.options.images)
     }
 
     fn target(&self) -> anyhow::Result<Target> {
@@ -152,6 +184,14 @@ impl Checks {
         let revision = STEADY.revision()?;
         attached(&revision).await?;
         self.is_installed = true;
+        let image = self
+            .options
+            .image_of(self.installed_images(), "queue-proxy");
+        for pod in pods(&revision)? {
+            let mut containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+            let is_ours = containers.any(|it| it["name"] == "queue-proxy" && it["image"] == image);
+            ensure!(is_ours, "a pod of {revision} does not run {image}");
+        }
         let took = begin.elapsed().as_secs_f64();
         sleep(Duration::from_secs(3)).await;
         Ok(none_failed(
@@ -362,16 +402,6 @@ impl Checks {
         let Some((stop, start)) = &self.options.api else {
             return not_tried("--api-stop and --api-start are not given");
         };
-        let shell = |command: &str| {
-            let status = std::process::Command::new("sh")
-                .args(["-c", command])
-                .status();
-            ensure!(
-                status.is_ok_and(|status| status.success()),
-                "{command:?} has failed"
-            );
-            Ok(())
-        };
         let revision = STEADY.revision()?;
         attached(&revision).await?;
         let load = self.target()?.load();
@@ -462,6 +492,132 @@ impl Checks {
         })
     }
 
+    async fn internal_tls(&self) -> anyhow::Result<Finding> {
+        let Some((on, off)) = &self.options.tls else {
+            return not_tried("--tls-on and --tls-off are not given");
+        };
+        let revision = STEADY.revision()?;
+        attached(&revision).await?;
+        let mut finding = none_failed(&Outcome::default(), String::new());
+        for (state, command) in [("on", on), ("off", off)] {
+            let load = self.target()?.load();
+            sleep(Duration::from_secs(2)).await;
+            let switched = shell(command);
+            self.rolled_out().await?;
+            switched?;
+            until("its pods are new", SOON, || {
+                Ok(ready_pods(&revision)? == pods(&revision)?.len())
+            })
+            .await?;
+            attached(&revision).await?;
+            sleep(Duration::from_secs(5)).await;
+            let settled = Instant::now();
+            sleep(Duration::from_secs(10)).await;
+            let outcome = load.stop().await;
+            let late = outcome.failed_after(settled);
+            finding.requests += outcome.0.len();
+            finding.failed += late;
+            // Knative's own parts are restarted meanwhile, and its pods replaced.
+            finding.note += &format!(
+                "{state}: {} failed until Knative had settled, {late} afterwards. ",
+                outcome.failed().count() - late
+            );
+            if let Some(why) = outcome.first_failure() {
+                finding.note += &format!("The first that failed: {why}. ");
+            }
+        }
+        finding.passed = Some(finding.failed == 0);
+        Ok(finding)
+    }
+
+    async fn wrong_annotations(&self) -> anyhow::Result<Finding> {
+        let load = self.target()?.load();
+        let mut wrong = Vec::new();
+        let function = |annotations: &'static [(&'static str, &'static str)]| Function {
+            name: "wrong",
+            takes: Duration::from_millis(5),
+            concurrency: 1,
+            annotations,
+            traffic: None,
+        };
+        for (annotations, sentence) in WRONG {
+            let manifest = function(annotations).manifest(&self.options).to_string();
+            match kubectl::run_with(&["apply", "--dry-run=server", "-f", "-"], &manifest) {
+                Ok(_) => wrong.push(format!("{annotations:?} was taken")),
+                Err(error) if error.to_string().contains(sentence) => {}
+                Err(error) => wrong.push(format!("{annotations:?}: {error}")),
+            }
+        }
+        // With nobody to answer, a function without a GPU starts as Knative's, and one with a GPU waits.
+        let replicas = |count: u32| {
+            let count = format!("--replicas={count}");
+            kubectl::run(&[
+                "-n",
+                "weir-system",
+                "scale",
+                "deployment/weir-control",
+                &count,
+            ])
+        };
+        // Those of an earlier run say nothing of this one.
+        kubectl::run(&["-n", NAMESPACE, "delete", "events", "--all"])?;
+        replicas(0)?;
+        let none = || {
+            let pods = kubectl::list(&["pods", "-n", "weir-system"])?;
+            Ok(pods.is_empty())
+        };
+        until("weir-control is down", SOON, none).await?;
+        let queue = Function {
+            name: "unanswered",
+            ..function(&[
+                ("weir.dev/slo", "2s"),
+                ("autoscaling.knative.dev/min-scale", "1"),
+            ])
+        };
+        queue.apply(&self.options).await?;
+        let gpu = Function {
+            name: "waiting",
+            ..function(&[("weir.dev/gpu-memory", "1Gi")])
+        };
+        let manifest = gpu.manifest(&self.options).to_string();
+        kubectl::run_with(&["apply", "-f", "-"], &manifest)?;
+        let refused = || {
+            let events = kubectl::list(&["events", "-n", NAMESPACE])?;
+            let note = |event: &Value| event["message"].as_str().unwrap_or_default().to_owned();
+            Ok(events.iter().any(|event| {
+                event["involvedObject"]["name"]
+                    .as_str()
+                    .is_some_and(|name| name.starts_with("waiting-"))
+                    && note(event).contains("gpu.pods.weir.dev")
+            }))
+        };
+        until("a pod with a GPU waits", SOON, refused).await?;
+        let pods = kubectl::list(&[
+            "pods",
+            "-n",
+            NAMESPACE,
+            "-l",
+            "serving.knative.dev/service=waiting",
+        ])?;
+        if !pods.is_empty() {
+            wrong.push("a pod with a GPU was created unseen".to_owned());
+        }
+        replicas(2)?;
+        self.rolled_out().await?;
+        for name in ["unanswered", "waiting"] {
+            kubectl::run(&["-n", NAMESPACE, "delete", "ksvc", name])?;
+        }
+        attached(&STEADY.revision()?).await?;
+        let outcome = load.stop().await;
+        let note = format!("{} kinds of wrong annotations were refused", WRONG.len());
+        let mut finding = none_failed(&outcome, note);
+        if !wrong.is_empty() {
+            finding.passed = Some(false);
+            finding.note += &format!("; {}", wrong.join("; "));
+        }
+        Ok(finding)
+    }
+
     async fn upgrade(&mut self) -> anyhow::Result<Finding> {
         if self.options.from.is_none() {
             return not_tried("--from is not given");
@@ -504,6 +660,20 @@ impl Checks {
         }
         Ok(finding)
     }
+}
+
+/// Runs a command of the options'.
+fn shell(command: &str) -> anyhow::Result<()> {
+    let output = std::process::Command::new("sh")
+        .args(["-c", command])
+        .output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{command:?} has failed: {}",
+        error.trim()
+    );
+    Ok(())
 }
 
 /// What is Knative's now; Weir may be there already.

@@ -3,13 +3,14 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
 pub(crate) const USAGE: &str = "usage: check --gateway HOST[:PORT] --images PREFIX[:TAG] [--only NAME[,NAME...]] [--from PREFIX[:TAG]]\n\
-    \x20            [--overlay NAME] [--api-stop COMMAND --api-start COMMAND]\n\
+    \x20            [--overlay NAME] [--api-stop COMMAND --api-start COMMAND] [--tls-on COMMAND --tls-off COMMAND]\n\
     --gateway HOST:PORT   where the ingress takes requests (port 80)\n\
-    --images PREFIX:TAG   of activator-ext and model-server: PREFIX/activator-ext:TAG (TAG: this version's)\n\
+    --images PREFIX:TAG   of activator-ext, queue-proxy and model-server: PREFIX/activator-ext:TAG (TAG: this version's)\n\
     --only NAMES          these checks alone, in their order; what they need of others is done as well\n\
     --from PREFIX:TAG     images of an earlier version, to be upgraded from\n\
     --overlay NAME        of manifests/overlays (kourier)\n\
     --api-stop, --api-start  shell commands that stop the API server and start it again\n\
+    --tls-on, --tls-off   shell commands that switch Knative's system-internal-tls, certificates for namespace weir-check included\n\
     KUBECONFIG names the cluster. Prints JSON; exit code 0: no check failed, 1: one did, 2: bad usage.";
 
 /// What is asked for.
@@ -21,6 +22,7 @@ pub(crate) struct Options {
     pub(crate) from: Option<String>,
     pub(crate) overlay: String,
     pub(crate) api: Option<(String, String)>,
+    pub(crate) tls: Option<(String, String)>,
 }
 
 impl Options {
@@ -30,6 +32,7 @@ impl Options {
         let mut gateway = None;
         let mut images = None;
         let (mut only, mut from, mut stop, mut start) = (Vec::new(), None, None, None);
+        let (mut on, mut off) = (None, None);
         let mut overlay = "kourier".to_owned();
         for pair in arguments.chunks(2) {
             let [name, value] = pair else {
@@ -43,6 +46,8 @@ impl Options {
                 "--overlay" => overlay = value,
                 "--api-stop" => stop = Some(value),
                 "--api-start" => start = Some(value),
+                "--tls-on" => on = Some(value),
+                "--tls-off" => off = Some(value),
                 "--only" => only = value.split(',').map(str::to_owned).collect(),
                 other => return Err(format!("{other} is not known")),
             }
@@ -53,6 +58,9 @@ impl Options {
         if stop.is_some() != start.is_some() {
             return Err("--api-stop and --api-start go together".to_owned());
         }
+        if on.is_some() != off.is_some() {
+            return Err("--tls-on and --tls-off go together".to_owned());
+        }
         Ok(Self {
             gateway: gateway.ok_or("--gateway is missing")?,
             images: images.ok_or("--images is missing")?,
@@ -60,6 +68,7 @@ impl Options {
             from,
             overlay,
             api: stop.zip(start),
+            tls: on.zip(off),
         })
     }
 

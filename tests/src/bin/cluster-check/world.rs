@@ -34,14 +34,13 @@ pub(crate) struct Function<'a> {
 }
 
 /// What opts a revision in.
-pub(crate) const OPTED_IN: [(&str, &str); 2] = [
-    ("weir.dev/slo", "2s"),
-    ("features.knative.dev/queueproxy-podinfo", "enabled"),
-];
+pub(crate) const OPTED_IN: [(&str, &str); 1] = [("weir.dev/slo", "2s")];
+/// Programs whose images the manifests name.
+const PROGRAMS: [&str; 2] = ["activator-ext", "queue-proxy"];
 
 impl Function<'_> {
-    /// Creates or changes it, and waits until it is ready.
-    pub(crate) async fn apply(&self, options: &Options) -> anyhow::Result<()> {
+    /// Returns its Service.
+    pub(crate) fn manifest(&self, options: &Options) -> Value {
         let own = self
             .annotations
             .iter()
@@ -74,6 +73,12 @@ impl Function<'_> {
         if let Some(traffic) = &self.traffic {
             service["spec"]["traffic"] = traffic.clone();
         }
+        service
+    }
+
+    /// Creates or changes it, and waits until it is ready.
+    pub(crate) async fn apply(&self, options: &Options) -> anyhow::Result<()> {
+        let service = self.manifest(options);
         kubectl::run_with(&["apply", "-f", "-"], &service.to_string())?;
         let what = format!("Service {} is ready", self.name);
         kubectl::until(&what, SOON, || is_ready(self.name)).await?;
@@ -141,13 +146,18 @@ impl Overlay {
         ensure!(overlay.is_dir(), "{} is no folder", overlay.display());
         // Resources outside of the folder are named by relative paths only.
         copy(&manifests, &folder.path().join("manifests"))?;
-        let image = options.image_of(images, "activator-ext");
-        let (name, tag) = image.rsplit_once(':').context("an image with a tag")?;
-        let text = format!(
+        let mut text = format!(
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [manifests/overlays/{}]\n\
-             images:\n- {{ name: ghcr.io/weir/activator-ext, newName: {name}, newTag: {tag:?} }}\n",
+             configurations: [manifests/overlays/kourier/images.yaml]\nimages:\n",
             options.overlay
         );
+        for program in PROGRAMS {
+            let image = options.image_of(images, program);
+            let (name, tag) = image.rsplit_once(':').context("an image with a tag")?;
+            text += &format!(
+                "- {{ name: ghcr.io/weir/{program}, newName: {name}, newTag: {tag:?} }}\n"
+            );
+        }
         fs::write(folder.path().join("kustomization.yaml"), text)?;
         Ok(Self(folder))
     }
