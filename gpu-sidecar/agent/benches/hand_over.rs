@@ -88,6 +88,8 @@ fn node(
             revision: "bench".to_owned(),
             uid: None,
             cgroup: None,
+            pod_name: None,
+            mps_mount: None,
             settings: PodSettings {
                 isolation: Isolation::Shared,
                 sm_hundredths,

@@ -9,6 +9,7 @@
 //! | [`identity`] | which pod a process belongs to |
 //! | [`state`] | what all know, and the way to the service |
 //! | [`service`] | the token service: who computes when |
+//! | `csi` | pods' folders, published as volumes for the kubelet |
 //! | `metrics`, `control` | Prometheus on 9471, the API on 9470 |
 //! | [`events`] | what happened |
 //!
@@ -23,6 +24,7 @@
 mod cli;
 pub mod config;
 mod control;
+mod csi;
 pub mod events;
 mod http;
 pub mod identity;

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::control::{Control, EVENT_STREAMS_MAX, Scrape};
+use crate::csi::{self, Volumes};
 use crate::events::{EventKind, Events};
 use crate::metrics::Metrics;
 use crate::mps::daemon::Daemons;
@@ -80,6 +81,9 @@ pub enum RunError {
     /// The kernel has no threads or descriptors left.
     #[error("cannot start: {0}")]
     Start(#[from] std::io::Error),
+    /// No volumes can be published for the kubelet.
+    #[error("[csi]: {0}")]
+    Volumes(std::io::Error),
     /// The token service has ended on its own; gates follow their own rule for a lost agent.
     #[error("the token service has ended")]
     ServiceEnded,
@@ -170,6 +174,33 @@ fn tempfile_in(directory: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
     Ok((path, file))
 }
 
+/// Blocks until volumes can be published no more; without end where none are.
+async fn unpublished(
+    serving: Option<&mut tokio::task::JoinHandle<std::io::Result<()>>>,
+) -> std::io::Error {
+    match serving {
+        Some(serving) => match serving.await {
+            Ok(Ok(())) => std::io::Error::other("it has ended before its time"),
+            Ok(Err(error)) => error,
+            Err(panicked) => panicked.into(),
+        },
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns the node's name, as the manifests give it, or as the host has it.
+fn node_name() -> String {
+    let named = std::env::var("NODE_NAME")
+        .ok()
+        .filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned()
+    })
+}
+
 /// The parts that have threads of their own.
 struct Parts {
     stop: Arc<Stop>,
@@ -191,6 +222,14 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let recent = Arc::new(Recent::default());
     let directory = config.node.run_directory.clone();
     let parts = Parts::start(&config, &events, &node, &pods, &recent)?;
+    let volumes = config.csi.clone().map(|csi| {
+        let (node, pods) = (Arc::clone(&node), Arc::clone(&pods));
+        let directory = config.pods.directory.clone();
+        (
+            csi.clone(),
+            Arc::new(Volumes::new(csi, directory, node, pods)),
+        )
+    });
     let metrics = Arc::new(Metrics {
         node,
         pods,
@@ -209,6 +248,13 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
         streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
         cancel: cancel.clone(),
     };
+    let mut published = volumes.map(|(csi, volumes)| {
+        let cancel = cancel.clone();
+        tokio::spawn(async move {
+            let name = csi.node.clone().unwrap_or_else(node_name);
+            csi::serve(&csi.kubelet_directory, name, volumes, cancel).await
+        })
+    });
     let serving = [
         tokio::spawn(http::serve(control, Arc::new(api), None, cancel.clone())),
         tokio::spawn(http::serve(
@@ -231,6 +277,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
         _signal = terminate.recv() => Ok(()),
         _signal = interrupt.recv() => Ok(()),
         () = ended(&parts.service) => Err(RunError::ServiceEnded),
+        error = unpublished(published.as_mut()) => Err(RunError::Volumes(error)),
     };
     let text = match (&outcome, options.stop_mps) {
         (Err(error), _) => error.to_string(),
@@ -240,6 +287,10 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     events.tell(EventKind::AgentStopping, "", "", text);
     cancel.cancel();
     for task in serving {
+        let _panicked = task.await;
+    }
+    // Its sockets are to go before the process does.
+    if let Some(task) = published.filter(|task| !task.is_finished()) {
         let _panicked = task.await;
     }
     let stop_mps = options.stop_mps && outcome.is_ok();

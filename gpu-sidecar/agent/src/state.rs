@@ -210,6 +210,10 @@ pub struct Pod {
     pub uid: Option<String>,
     /// Its cgroup, where it is known.
     pub cgroup: Option<PathBuf>,
+    /// Its name in the cluster, where that is another than its folder's.
+    pub pod_name: Option<String>,
+    /// Where its containers see the pipe of their MPS daemon; `None`: where the daemon has it.
+    pub mps_mount: Option<PathBuf>,
     /// What it asks for.
     pub settings: PodSettings,
     /// Where it was placed, for life.
@@ -222,7 +226,8 @@ impl Pod {
     /// As messages to people name it.
     #[must_use]
     pub fn display(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
+        let name = self.pod_name.as_ref().unwrap_or(&self.name);
+        format!("{}/{name}", self.namespace)
     }
 }
 

@@ -55,6 +55,8 @@ pub(crate) fn pod(key: u32, revision: &str) -> Arc<Pod> {
         revision: revision.to_owned(),
         uid: None,
         cgroup: None,
+        pod_name: None,
+        mps_mount: None,
         settings: settings(),
         slot: SlotKey(0),
         folder: PathBuf::from("/run/weir/pods").join(format!("{revision}-{key}")),

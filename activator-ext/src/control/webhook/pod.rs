@@ -267,11 +267,7 @@ fn gate(
     if delivery.software_gpu {
         mount(container, volume, "softgpu", SOFTGPU_MOUNT, true)?;
         set(container, "WEIR_SOFTGPU", SOFTGPU_MOUNT);
-        return prepend(
-            container,
-            "LD_LIBRARY_PATH",
-            &format!("{SOFTGPU_MOUNT}/lib"),
-        );
+        return prepend(container, "LD_LIBRARY_PATH", SOFTGPU_MOUNT);
     }
     let has_devices = list(container, "env")
         .iter()

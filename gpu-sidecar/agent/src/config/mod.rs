@@ -76,6 +76,40 @@ pub struct Config {
     pub overrides: Vec<SlotOverride>,
     /// `[pods]`.
     pub pods: PodsConfig,
+    /// `[csi]`; `None`: pods' folders are made by somebody else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub csi: Option<CsiConfig>,
+}
+
+/// `[csi]`: the agent publishes volumes for the kubelet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CsiConfig {
+    /// The kubelet's.
+    pub kubelet_directory: PathBuf,
+    /// The node's name; `None`: `NODE_NAME` of the environment, else the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// What clients of an MPS daemon and the daemon see as `/dev/shm`.
+    pub shared_memory: PathBuf,
+    /// The folder of a software GPU, for pods to see; `None`: the GPUs are real.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub software_gpu: Option<PathBuf>,
+}
+
+impl CsiConfig {
+    fn read(table: &Table<'_, '_>) -> Self {
+        let directory = table.value("kubelet-directory", absolute);
+        let shared_memory = table.value("shared-memory", absolute);
+        Self {
+            kubelet_directory: directory.unwrap_or_else(|| PathBuf::from("/var/lib/kubelet")),
+            node: table.value("node", |text| {
+                annotations::values::dns_subdomain(text).map(|()| text.to_owned())
+            }),
+            shared_memory: shared_memory.unwrap_or_else(|| PathBuf::from("/dev/shm")),
+            software_gpu: table.value("software-gpu", absolute),
+        }
+    }
 }
 
 /// `[node]`.
@@ -161,6 +195,7 @@ impl Default for Config {
                 context_residue: Residues::default(),
             },
             overrides: Vec::new(),
+            csi: None,
         }
     }
 }
@@ -263,6 +298,11 @@ impl Config {
             .value("directory", absolute)
             .unwrap_or_else(|| config.node.run_directory.join("pods"));
         pods.end();
+        if root.place("csi").is_some() {
+            let csi = root.table("csi");
+            config.csi = Some(CsiConfig::read(&csi));
+            csi.end();
+        }
         root.end();
         config
     }

@@ -3,7 +3,7 @@
 //! | in a pod's folder | written by | what |
 //! |---|---|---|
 //! | `annotations` | its maker | the pod's annotations in the form of the downward API; what makes a folder a pod |
-//! | `pod.toml` | its maker | `namespace`, `revision`, `function`, `uid`, `slot` (UUID or name), `cgroup`; all optional |
+//! | `pod.toml` | its maker | `namespace`, `revision`, `function`, `uid`, `name`, `slot` (UUID or name), `cgroup`, `mps-pipe-directory` (where its containers see the slot's); all optional |
 //! | `gate/` | the agent | what user containers see: `gpu.sock`, `libweir_preload.so`, `libweir_preload_core.so` |
 //! | `refused` | the agent | why the pod, or its last change, is refused; gone when it is not |
 //! | `slot` | the agent | the UUID of its slot, which is its for life, also over the agent's |
@@ -166,6 +166,8 @@ struct Asked {
     uid: Option<String>,
     cgroup: Option<PathBuf>,
     preferred: Option<String>,
+    pod_name: Option<String>,
+    mps_mount: Option<PathBuf>,
     settings: PodSettings,
 }
 
@@ -431,6 +433,8 @@ impl Keeper {
             uid: toml.uid,
             cgroup: toml.cgroup,
             preferred: toml.slot,
+            pod_name: toml.name,
+            mps_mount: toml.mps_mount,
             settings,
         })
     }
@@ -494,6 +498,8 @@ impl Keeper {
             revision: asked.revision,
             uid: asked.uid,
             cgroup: asked.cgroup,
+            pod_name: asked.pod_name,
+            mps_mount: asked.mps_mount,
             settings: asked.settings,
             slot: slot.0,
             folder: self.directory.join(name),
@@ -645,6 +651,8 @@ fn await_change(watch: &OwnedFd, stop: &Stop) {
 /// What `pod.toml` says.
 #[derive(Debug)]
 struct PodFile {
+    name: Option<String>,
+    mps_mount: Option<PathBuf>,
     namespace: String,
     revision: String,
     function: Option<String>,
@@ -676,10 +684,14 @@ fn pod_file(name: &str, text: &str) -> Result<PodFile, Vec<String>> {
     });
     let slot = table.value("slot", |text| Ok(text.to_owned()));
     let cgroup = table.value("cgroup", absolute);
+    let pod_name = table.value("name", |text| dns_subdomain(text).map(|()| text.to_owned()));
+    let mps_mount = table.value("mps-pipe-directory", absolute);
     table.end();
     let problems = document.problems();
     if problems.is_empty() {
         Ok(PodFile {
+            name: pod_name,
+            mps_mount,
             namespace: namespace.unwrap_or_else(|| "default".to_owned()),
             // A pod's name may have dots, and be longer than a label.
             revision: revision.unwrap_or_else(|| name.chars().take(63).collect()),

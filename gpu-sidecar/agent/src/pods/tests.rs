@@ -193,7 +193,7 @@ fn pod_files_are_checked() {
     for (text, expected) in [
         (
             "namespce = \"x\"",
-            "pod.toml:1: namespce: is no key here; allowed: cgroup, function, namespace, revision, slot, uid\n",
+            "pod.toml:1: namespce: is no key here; allowed: cgroup, function, mps-pipe-directory, name, namespace, revision, slot, uid\n",
         ),
         (
             "uid = \"7\"",

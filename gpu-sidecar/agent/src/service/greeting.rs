@@ -87,9 +87,10 @@ impl Service {
         let welcome = FromAgent::Welcome {
             on_loss: OnLoss::Open,
             visible_devices: shared.slot.uuid.clone(),
-            mps_pipe_directory: mps
-                .as_ref()
-                .map_or_else(String::new, |mps| mps.pipe_directory.display().to_string()),
+            mps_pipe_directory: mps.as_ref().map_or_else(String::new, |mps| {
+                let mount = served.pod.mps_mount.as_ref();
+                mount.unwrap_or(&mps.pipe_directory).display().to_string()
+            }),
             active_thread_hundredths: mps
                 .as_ref()
                 .map_or(ALL_HUNDREDTHS, |mps| mps.active_thread_hundredths),

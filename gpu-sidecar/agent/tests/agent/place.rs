@@ -82,6 +82,8 @@ pub(crate) fn check(text: &str, arguments: &[&str]) -> Output {
 pub(crate) struct Node {
     own: TempDir,
     agent: Option<Child>,
+    /// The process in whose mount namespace agents run.
+    pub(crate) mounts: Option<u32>,
     /// More lines of its configuration.
     pub(crate) config: String,
 }
@@ -107,6 +109,7 @@ impl Node {
         Self {
             own,
             agent: None,
+            mounts: None,
             config: config.to_owned(),
         }
     }
@@ -158,8 +161,23 @@ impl Node {
         let file = self.own.path().join("agent.toml");
         fs::write(&file, text).unwrap();
         let mut command = program();
+        if let Some(pid) = self.mounts {
+            // It becomes the program: the process is the same.
+            let program = command.get_program().to_owned();
+            command = Command::new("nsenter");
+            command
+                .stdin(Stdio::null())
+                .env_remove("WEIR_SOFTGPU")
+                .arg(format!("--mount=/proc/{pid}/ns/mnt"))
+                .arg(program);
+        }
         command.arg("run").arg("--config").arg(file).args(arguments);
         command
+    }
+
+    /// A folder of the test's own.
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+        self.own.path().join(name)
     }
 
     /// Starts an agent and waits until it listens.

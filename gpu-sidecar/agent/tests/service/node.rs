@@ -154,6 +154,8 @@ impl Node {
             revision: "r".to_owned(),
             uid: None,
             cgroup: None,
+            pod_name: None,
+            mps_mount: None,
             settings,
             slot: SlotKey(0),
             folder,

@@ -413,10 +413,7 @@ impl Checks {
         sleep(Duration::from_secs(5)).await;
         let outcome = load.stop().await;
         started?;
-        until("the API answers", SOON, || {
-            Ok(kubectl::run(&["get", "--raw", "/readyz"]).is_ok())
-        })
-        .await?;
+        self.settled().await?;
         attached(&revision).await?;
         // A node whose heartbeats were not heard may count as gone for a moment then, and with it the gateway.
         let after = outcome.failed_after(back);
@@ -430,6 +427,20 @@ impl Checks {
                 "the API server was stopped for 60 s; {after} failed after it was back; the first that failed: {first}"
             ),
         })
+    }
+
+    /// Waits until Knative takes a Service, ten times in a row: nodes may count as gone for a while after the API was.
+    async fn settled(&self) -> anyhow::Result<()> {
+        let manifest = STEADY.manifest(&self.options).to_string();
+        let mut in_a_row = 0;
+        let what = "Knative takes Services again";
+        until(what, 5 * SOON, || {
+            let taken = kubectl::run_with(&["apply", "--dry-run=server", "-f", "-"], &manifest);
+            in_a_row = if taken.is_ok() { in_a_row + 1 } else { 0 };
+            Ok(in_a_row == 10)
+        })
+        .await
+        .map(drop)
     }
 
     async fn traffic_split(&self) -> anyhow::Result<Finding> {

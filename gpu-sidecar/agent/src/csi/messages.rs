@@ -1,0 +1,85 @@
+//! Messages of the kubelet's plugin registration (`pluginregistration`, v1) and of the container storage interface
+//! (`csi.v1`, 1.11), as far as a driver of inline volumes has to do with them. Fields that are not read are left out.
+
+use std::collections::HashMap;
+
+/// A request or answer without fields that matter.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct Empty {}
+
+/// `pluginregistration.PluginInfo`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct PluginInfo {
+    /// `CSIPlugin`.
+    #[prost(string, tag = "1")]
+    pub(super) kind: String,
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
+    /// The path of the socket on which the driver's services are.
+    #[prost(string, tag = "3")]
+    pub(super) endpoint: String,
+    #[prost(string, repeated, tag = "4")]
+    pub(super) supported_versions: Vec<String>,
+}
+
+/// `pluginregistration.RegistrationStatus`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct RegistrationStatus {
+    #[prost(bool, tag = "1")]
+    pub(super) plugin_registered: bool,
+    #[prost(string, tag = "2")]
+    pub(super) error: String,
+}
+
+/// `csi.v1.GetPluginInfoResponse`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct DriverInfo {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    pub(super) vendor_version: String,
+}
+
+/// `csi.v1.ProbeResponse`.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct ProbeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) ready: Option<BoolValue>,
+}
+
+/// `google.protobuf.BoolValue`.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct BoolValue {
+    #[prost(bool, tag = "1")]
+    pub(super) value: bool,
+}
+
+/// `csi.v1.NodeGetInfoResponse`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct NodeInfo {
+    #[prost(string, tag = "1")]
+    pub(super) node_id: String,
+    /// 0: no bound of the driver's.
+    #[prost(int64, tag = "2")]
+    pub(super) max_volumes_per_node: i64,
+}
+
+/// `csi.v1.NodePublishVolumeRequest`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct Publish {
+    #[prost(string, tag = "1")]
+    pub(super) volume_id: String,
+    #[prost(string, tag = "4")]
+    pub(super) target_path: String,
+    #[prost(map = "string, string", tag = "8")]
+    pub(super) volume_context: HashMap<String, String>,
+}
+
+/// `csi.v1.NodeUnpublishVolumeRequest`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct Unpublish {
+    #[prost(string, tag = "1")]
+    pub(super) volume_id: String,
+    #[prost(string, tag = "2")]
+    pub(super) target_path: String,
+}

@@ -1,0 +1,281 @@
+//! The agent as the driver `csi.weir.dev` of inline volumes: the kubelet asks it for each pod's volume before it starts a
+//! container, and its refusal becomes the kubelet's event.
+//!
+//! Two sockets below the kubelet's directory, both for root alone: `plugins_registry/csi.weir.dev-reg.sock`, by which the kubelet
+//! finds the driver, and `plugins/csi.weir.dev/csi.sock`, on which it is asked. No sidecar containers.
+
+mod messages;
+mod mounts;
+mod volume;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message;
+use rustix::fs::{CWD, Mode, chmodat};
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::body::Body;
+use tonic::server::Grpc;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use messages::{
+    BoolValue, DriverInfo, Empty, NodeInfo, PluginInfo, ProbeResponse, Publish, RegistrationStatus,
+    Unpublish,
+};
+pub(crate) use volume::Volumes;
+
+/// The driver's name.
+pub(crate) const DRIVER: &str = "csi.weir.dev";
+/// Connections of one socket at a time.
+const CONNECTIONS_MAX: usize = 16;
+/// Requests of one connection at a time.
+const STREAMS_MAX: u32 = 64;
+/// A connection without an answer to a ping for this long is closed.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// What is under way at the end has this long.
+const DRAIN_SPAN: Duration = Duration::from_secs(5);
+/// What is left of pods that have gone is looked for this often.
+const SWEEP_PERIOD: Duration = Duration::from_secs(30);
+/// After a failure to take a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The two sockets.
+#[derive(Debug, Clone)]
+struct Sockets {
+    registration: PathBuf,
+    driver: PathBuf,
+}
+
+/// What answers.
+#[derive(Debug)]
+struct Driver {
+    volumes: Arc<Volumes>,
+    endpoint: PathBuf,
+    node: String,
+}
+
+/// Serves both sockets until it is cancelled, and takes them away.
+///
+/// # Errors
+/// A socket cannot be made.
+pub(crate) async fn serve(
+    kubelet: &Path,
+    node: String,
+    volumes: Arc<Volumes>,
+    cancel: CancellationToken,
+) -> io::Result<()> {
+    let sockets = Sockets {
+        registration: kubelet
+            .join("plugins_registry")
+            .join(format!("{DRIVER}-reg.sock")),
+        driver: kubelet.join("plugins").join(DRIVER).join("csi.sock"),
+    };
+    let driver = Arc::new(Driver {
+        volumes,
+        endpoint: sockets.driver.clone(),
+        node,
+    });
+    // By the registration the kubelet learns of the other one, which is to be there then.
+    let listeners = [listen(&sockets.driver)?, listen(&sockets.registration)?];
+    tracing::info!(socket = %sockets.driver.display(), "volumes are published");
+    let [asked, registered] =
+        listeners.map(|listener| accept(listener, Arc::clone(&driver), cancel.clone()));
+    let swept = async {
+        let mut tick = tokio::time::interval(SWEEP_PERIOD);
+        loop {
+            tick.tick().await;
+            let volumes = Arc::clone(&driver.volumes);
+            let _panicked = tokio::task::spawn_blocking(move || volumes.sweep()).await;
+        }
+    };
+    tokio::select! {
+        _ended = async { tokio::join!(asked, registered) } => {}
+        () = swept => {}
+    }
+    for socket in [&sockets.registration, &sockets.driver] {
+        // Else the kubelet would call a driver that is not there.
+        let _gone = std::fs::remove_file(socket);
+    }
+    Ok(())
+}
+
+/// Listens at a path, in place of a former agent's socket.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let folder = path.parent().unwrap_or_else(|| Path::new("/"));
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(folder)
+        .map_err(named)?;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(named)?;
+    let owner = Mode::from_raw_mode(0o600);
+    chmodat(CWD, path, owner, rustix::fs::AtFlags::empty()).map_err(|errno| named(errno.into()))?;
+    Ok(listener)
+}
+
+async fn accept(listener: UnixListener, driver: Arc<Driver>, cancel: CancellationToken) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let tasks = TaskTracker::new();
+    loop {
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            accepted = accepted => accepted,
+            () = cancel.cancelled() => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection of the kubelet's cannot be taken");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (driver, cancel) = (Arc::clone(&driver), cancel.clone());
+        tasks.spawn(async move {
+            let _place = place;
+            let service = service_fn(move |request| {
+                let driver = Arc::clone(&driver);
+                async move { Ok::<_, Infallible>(driver.answer(request).await) }
+            });
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .keep_alive_interval(KEEP_ALIVE)
+                .keep_alive_timeout(KEEP_ALIVE)
+                .max_concurrent_streams(STREAMS_MAX);
+            let mut connection =
+                std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                // Whatever a client does wrong ends its connection.
+                _ended = connection.as_mut() => return,
+                () = cancel.cancelled() => connection.as_mut().graceful_shutdown(),
+            }
+            let _late = tokio::time::timeout(DRAIN_SPAN, connection).await;
+        });
+    }
+    tasks.close();
+    let _left = tokio::time::timeout(DRAIN_SPAN, tasks.wait()).await;
+}
+
+impl Driver {
+    async fn answer(&self, request: http::Request<Incoming>) -> http::Response<Body> {
+        match request.uri().path() {
+            "/pluginregistration.Registration/GetInfo" => {
+                let info = PluginInfo {
+                    kind: "CSIPlugin".to_owned(),
+                    name: DRIVER.to_owned(),
+                    endpoint: self.endpoint.display().to_string(),
+                    supported_versions: vec!["1.0.0".to_owned()],
+                };
+                unary(request, |_: Empty| async { Ok(info) }).await
+            }
+            "/pluginregistration.Registration/NotifyRegistrationStatus" => {
+                unary(request, |status: RegistrationStatus| async move {
+                    if status.plugin_registered {
+                        tracing::info!("the kubelet knows {DRIVER}");
+                    } else {
+                        tracing::error!(error = status.error, "the kubelet does not take {DRIVER}");
+                    }
+                    Ok(Empty {})
+                })
+                .await
+            }
+            "/csi.v1.Identity/GetPluginInfo" => {
+                let info = DriverInfo {
+                    name: DRIVER.to_owned(),
+                    vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+                };
+                unary(request, |_: Empty| async { Ok(info) }).await
+            }
+            // Neither a controller nor topology.
+            "/csi.v1.Identity/GetPluginCapabilities" | "/csi.v1.Node/NodeGetCapabilities" => {
+                unary(request, |_: Empty| async { Ok(Empty {}) }).await
+            }
+            "/csi.v1.Identity/Probe" => {
+                let ready = ProbeResponse {
+                    ready: Some(BoolValue { value: true }),
+                };
+                unary(request, move |_: Empty| async move { Ok(ready) }).await
+            }
+            "/csi.v1.Node/NodeGetInfo" => {
+                let info = NodeInfo {
+                    node_id: self.node.clone(),
+                    max_volumes_per_node: 0,
+                };
+                unary(request, |_: Empty| async { Ok(info) }).await
+            }
+            "/csi.v1.Node/NodePublishVolume" => {
+                let volumes = Arc::clone(&self.volumes);
+                unary(request, |asked: Publish| {
+                    blocking(move || {
+                        let (id, target) = (&asked.volume_id, &asked.target_path);
+                        volumes
+                            .publish(id, target, &asked.volume_context)
+                            .inspect_err(|why| {
+                                tracing::warn!(target, why = why.message(), "a volume is refused");
+                            })
+                    })
+                })
+                .await
+            }
+            "/csi.v1.Node/NodeUnpublishVolume" => {
+                let volumes = Arc::clone(&self.volumes);
+                unary(request, |asked: Unpublish| {
+                    blocking(move || volumes.unpublish(&asked.volume_id, &asked.target_path))
+                })
+                .await
+            }
+            other => Status::unimplemented(format!("{other}: not of a driver of inline volumes"))
+                .into_http(),
+        }
+    }
+}
+
+/// Answers a call with one message by one message.
+async fn unary<Q, A, F>(
+    request: http::Request<Incoming>,
+    answer: impl FnOnce(Q) -> F + Send + Clone + 'static,
+) -> http::Response<Body>
+where
+    Q: Message + Default + 'static,
+    A: Message + Default + 'static,
+    F: Future<Output = Result<A, Status>> + Send + 'static,
+{
+    let service = tower::service_fn(move |request: Request<Q>| {
+        let answered = answer.clone()(request.into_inner());
+        async move { answered.await.map(Response::new) }
+    });
+    let mut grpc = Grpc::new(ProstCodec::<A, Q>::default());
+    grpc.unary(service, request).await
+}
+
+/// Runs on a thread of its own what waits for the kernel and for the agent.
+async fn blocking(
+    work: impl FnOnce() -> Result<(), Status> + Send + 'static,
+) -> Result<Empty, Status> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome.map(|()| Empty {}),
+        Err(error) => Err(Status::internal(error.to_string())),
+    }
+}

@@ -1,0 +1,330 @@
+//! The agent as the kubelet's driver of inline volumes, in a mount namespace of the test's own.
+#![expect(clippy::print_stderr, reason = "says what was not done")]
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use rustix::process::Signal;
+use tokio::net::UnixStream;
+
+use crate::H100;
+use crate::place::{Node, until};
+
+const UID: &str = "0f9a8d74-9cb7-44dd-b98e-09fd62def2f4";
+
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Publish {
+    #[prost(string, tag = "1")]
+    volume_id: String,
+    #[prost(string, tag = "4")]
+    target_path: String,
+    #[prost(map = "string, string", tag = "8")]
+    volume_context: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Unpublish {
+    #[prost(string, tag = "1")]
+    volume_id: String,
+    #[prost(string, tag = "2")]
+    target_path: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Info {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(string, tag = "3")]
+    endpoint: String,
+    #[prost(string, repeated, tag = "4")]
+    versions: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct Nothing {}
+
+/// One call of gRPC: the answer, or the status's number and text.
+#[tokio::main(flavor = "current_thread")]
+async fn call<A: Message + Default>(
+    socket: &Path,
+    path: &str,
+    message: &impl Message,
+) -> Result<A, (i32, String)> {
+    let stream = TokioIo::new(UnixStream::connect(socket).await.unwrap());
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let mut body = vec![0];
+    body.put_u32(u32::try_from(message.encoded_len()).unwrap());
+    message.encode(&mut body).unwrap();
+    let request = http::Request::post(format!("http://localhost{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Full::new(Bytes::from(body)))
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let head = response.headers().clone();
+    let body = response.into_body().collect().await.unwrap();
+    let trailers = body.trailers().cloned().unwrap_or(head);
+    let text = |name: &str| {
+        let value = trailers.get(name).map(|value| value.to_str().unwrap());
+        value.unwrap_or_default().to_owned()
+    };
+    let status: i32 = text("grpc-status").parse().unwrap();
+    if status != 0 {
+        return Err((status, text("grpc-message").replace("%20", " ")));
+    }
+    let mut bytes = body.to_bytes();
+    bytes.advance(5);
+    Ok(A::decode(bytes).unwrap())
+}
+
+/// A node whose agent publishes volumes, and the process that keeps its mounts.
+struct Kubelet {
+    node: Node,
+    holder: Child,
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        let _gone = self.holder.kill();
+        let _waited = self.holder.wait();
+    }
+}
+
+impl Kubelet {
+    /// `None`: this user may not mount.
+    fn new() -> Option<Self> {
+        let may_mount = Command::new("unshare")
+            .args(["--mount", "true"])
+            .output()
+            .is_ok_and(|output| output.status.success());
+        if !may_mount {
+            eprintln!("mounts need root: volumes were not published");
+            return None;
+        }
+        let mut node = Node::new(H100, "");
+        let shared = node.folder("shm");
+        fs::create_dir(&shared).unwrap();
+        node.config = format!(
+            "[csi]\nkubelet-directory = {:?}\nnode = \"node-1\"\nshared-memory = {shared:?}\nsoftware-gpu = {:?}\n",
+            node.folder("kubelet"),
+            node.softgpu(),
+        );
+        let holder = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sleep", "infinity"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let own = fs::read_link("/proc/self/ns/mnt").unwrap();
+        until("it has mounts of its own", || {
+            let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id())).ok()?;
+            let program = fs::read_to_string(format!("/proc/{}/comm", holder.id())).ok()?;
+            (its != own && program == "sleep\n").then_some(())
+        });
+        node.mounts = Some(holder.id());
+        let mut kubelet = Self { node, holder };
+        kubelet.start();
+        Some(kubelet)
+    }
+
+    fn start(&mut self) {
+        self.node.start();
+        until("slots are there", || {
+            let slots = self.node.get("/v1/slots")["slots"].clone();
+            (!slots.as_array()?.is_empty()).then_some(())
+        });
+        self.node.daemon(0);
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.node.folder("kubelet/plugins/csi.weir.dev/csi.sock")
+    }
+
+    fn target(&self, uid: &str) -> PathBuf {
+        self.node
+            .folder("kubelet/pods")
+            .join(uid)
+            .join("volumes/kubernetes.io~csi/weir/mount")
+    }
+
+    /// What is at a path, as the mounts show it.
+    fn inside(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
+        root.join(path.strip_prefix("/").unwrap())
+    }
+
+    fn publish(
+        &self,
+        id: &str,
+        uid: &str,
+        annotations: &[(&str, &str)],
+    ) -> Result<(), (i32, String)> {
+        self.publish_at(id, uid, &self.target(uid), annotations)
+    }
+
+    fn publish_at(
+        &self,
+        id: &str,
+        uid: &str,
+        target: &Path,
+        annotations: &[(&str, &str)],
+    ) -> Result<(), (i32, String)> {
+        // As the kubelet, which makes the folder above.
+        let _there = fs::create_dir_all(target.parent().unwrap());
+        let of_pod = [("name", "hello-1"), ("namespace", "default"), ("uid", uid)];
+        let mut context: HashMap<_, _> = of_pod
+            .iter()
+            .map(|(key, value)| (format!("csi.storage.k8s.io/pod.{key}"), (*value).to_owned()))
+            .collect();
+        let own = annotations.iter();
+        context.extend(own.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        let asked = Publish {
+            volume_id: id.to_owned(),
+            target_path: target.display().to_string(),
+            volume_context: context,
+        };
+        call::<Nothing>(&self.socket(), "/csi.v1.Node/NodePublishVolume", &asked).map(drop)
+    }
+
+    fn unpublish(&self, id: &str, uid: &str) -> Result<(), (i32, String)> {
+        let asked = Unpublish {
+            volume_id: id.to_owned(),
+            target_path: self.target(uid).display().to_string(),
+        };
+        call::<Nothing>(&self.socket(), "/csi.v1.Node/NodeUnpublishVolume", &asked).map(drop)
+    }
+}
+
+const SHARED: [(&str, &str); 4] = [
+    ("weir.dev/isolation", "shared"),
+    ("weir.dev/quota-request", "0.3"),
+    ("weir.dev/gpu-memory", "1Gi"),
+    ("revision", "hello-00001"),
+];
+
+#[test]
+fn the_kubelet_finds_the_driver_and_its_socket() {
+    let Some(mut kubelet) = Kubelet::new() else {
+        return;
+    };
+    let registration = kubelet
+        .node
+        .folder("kubelet/plugins_registry/csi.weir.dev-reg.sock");
+    let path = "/pluginregistration.Registration/GetInfo";
+    let info: Info = call(&registration, path, &Nothing {}).unwrap();
+    assert_eq!((&*info.kind, &*info.name), ("CSIPlugin", "csi.weir.dev"));
+    assert_eq!(info.endpoint, kubelet.socket().display().to_string());
+    assert_eq!(info.versions, ["1.0.0"]);
+    // The same numbers: `node_id` is the first field.
+    let node: Info = call(&kubelet.socket(), "/csi.v1.Node/NodeGetInfo", &Nothing {}).unwrap();
+    assert_eq!(node.kind, "node-1");
+    let unknown = call::<Nothing>(
+        &kubelet.socket(),
+        "/csi.v1.Controller/CreateVolume",
+        &Nothing {},
+    );
+    assert_eq!(unknown.unwrap_err().0, 12, "UNIMPLEMENTED");
+    // Nobody is to call a driver that has ended.
+    assert_eq!(kubelet.node.end(Signal::TERM), Some(0));
+    assert!(!registration.exists() && !kubelet.socket().exists());
+}
+
+#[test]
+fn a_volume_shows_a_pods_containers_what_the_agent_has_for_them() {
+    let Some(mut kubelet) = Kubelet::new() else {
+        return;
+    };
+    kubelet.publish("csi-1", UID, &SHARED).unwrap();
+    let pod = kubelet.node.instance(UID).expect("it is served");
+    assert_eq!(pod["revision"], "hello-00001", "{pod}");
+    let volume = kubelet.inside(&kubelet.target(UID));
+    assert!(volume.join("gate/gpu.sock").exists());
+    assert!(volume.join("mps/control").exists());
+    assert!(volume.join("softgpu/libcuda.so.1").exists());
+    assert_eq!(fs::read_dir(volume.join("lease")).unwrap().count(), 0);
+    for sealed in ["", "gate", "lease", "mps", "softgpu"] {
+        let error = fs::write(volume.join(sealed).join("new"), "").unwrap_err();
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::ReadOnlyFilesystem,
+            "{sealed}"
+        );
+    }
+    fs::write(volume.join("shm/new"), "").unwrap();
+    // The kubelet asks again whenever it is not sure, and once more of an agent that has been replaced.
+    kubelet.publish("csi-1", UID, &SHARED).unwrap();
+    kubelet.node.end(Signal::KILL);
+    kubelet.start();
+    assert!(
+        kubelet
+            .inside(&kubelet.target(UID))
+            .join("gate/gpu.sock")
+            .exists()
+    );
+    kubelet.publish("csi-1", UID, &SHARED).unwrap();
+    let another = kubelet.publish("csi-2", UID, &SHARED).unwrap_err();
+    assert_eq!(another.0, 6, "ALREADY_EXISTS: {another:?}");
+    for _ in 0..2 {
+        kubelet.unpublish("csi-1", UID).unwrap();
+        assert!(!kubelet.inside(&kubelet.target(UID)).exists());
+        assert!(!kubelet.node.run().join("pods").join(UID).exists());
+    }
+    until("it is served no more", || {
+        kubelet.node.instance(UID).is_none().then_some(())
+    });
+}
+
+#[test]
+fn a_refusal_is_said_in_the_agents_words_and_leaves_nothing() {
+    let Some(kubelet) = Kubelet::new() else {
+        return;
+    };
+    for (annotation, text) in [
+        (("weir.dev/gpu-memory", "900Gi"), "slot 0"),
+        (("weir.dev/late", "never"), "weir.dev/late"),
+    ] {
+        let (status, why) = kubelet.publish("csi-1", UID, &[annotation]).unwrap_err();
+        assert_eq!(status, 9, "FAILED_PRECONDITION: {why}");
+        assert!(why.contains(text), "{why}");
+        assert!(!kubelet.inside(&kubelet.target(UID)).exists());
+        assert!(!kubelet.node.run().join("pods").join(UID).exists());
+    }
+    let elsewhere = kubelet.publish_at("csi-1", UID, &kubelet.node.folder("x/y"), &[]);
+    assert_eq!(elsewhere.unwrap_err().0, 3, "INVALID_ARGUMENT");
+    let other = "1f9a8d74-9cb7-44dd-b98e-09fd62def2f4";
+    let others = kubelet.publish_at("csi-1", UID, &kubelet.target(other), &[]);
+    assert_eq!(others.unwrap_err().0, 3, "INVALID_ARGUMENT");
+}
+
+#[test]
+fn what_is_left_of_a_pod_that_the_kubelet_has_forgotten_is_taken_away() {
+    let Some(mut kubelet) = Kubelet::new() else {
+        return;
+    };
+    kubelet.publish("csi-1", UID, &SHARED).unwrap();
+    kubelet.node.end(Signal::KILL);
+    // As the kubelet does it, once all is unmounted.
+    let target = kubelet.target(UID);
+    let status = Command::new("nsenter")
+        .arg(format!("--mount=/proc/{}/ns/mnt", kubelet.holder.id()))
+        .args(["umount", "--lazy"])
+        .arg(&target)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    fs::remove_dir_all(kubelet.node.folder("kubelet/pods").join(UID)).unwrap();
+    kubelet.start();
+    let folder = kubelet.node.run().join("pods").join(UID);
+    until("its folder is gone", || (!folder.exists()).then_some(()));
+}
