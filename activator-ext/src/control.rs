@@ -13,6 +13,7 @@ mod lease;
 mod leave;
 mod metrics;
 mod names;
+mod nodes;
 mod pods;
 mod webhook;
 
@@ -26,6 +27,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use kube::api::Api;
 use kube::runtime::events::{Recorder, Reporter};
+use mutual_tls::{Identity, Pem};
 use proxy::body::ProxyBody;
 use proxy::clock::Clock;
 use proxy::connection::{self, Handler, Shutdown};
@@ -45,6 +47,7 @@ use certificates::Keeper;
 use cluster::{Cluster, Concern};
 use lease::Candidate;
 use metrics::Metrics;
+use nodes::Nodes;
 use webhook::{Port, Webhook};
 
 /// Returns the FNV-1a hash of a text: the same in every build, so that a roll-out moves no function.
@@ -151,17 +154,31 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
         page.is_ready.store(true, Ordering::Relaxed);
         lead(Arc::clone(&attacher), concerns).await;
     };
+    let identity = Arc::<Identity>::default();
     let keeper = Keeper::new(&config);
     let certificates = async {
         cluster.filled().await;
         tokio::join!(
             keeper.run(&client, &candidate),
-            keeper.follow(client.clone(), |certificate, key| {
+            keeper.follow(client.clone(), |pem| {
+                let Pem {
+                    certificate, key, ..
+                } = pem.clone();
                 if let Err(error) = port.take(certificate, key) {
                     tracing::error!(%error, "the webhooks cannot be served");
                 }
+                if let Err(error) = identity.set(pem) {
+                    tracing::error!(%error, "agents cannot be asked");
+                }
             }),
         );
+    };
+    let nodes = Nodes {
+        client: client.clone(),
+        namespace: config.agent_namespace.clone(),
+        identity: Arc::clone(&identity),
+        cluster: Arc::clone(&cluster),
+        clock,
     };
     // Once all is let go, the process goes on until it is deleted as well.
     let leave = async {
@@ -171,6 +188,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     let mut lost = pin!(candidate.run());
     let mut leave = pin!(leave);
     let mut certificates = pin!(certificates);
+    let mut nodes = pin!(nodes.run(&candidate));
     let mut has_left = false;
     let mut is_stopping = false;
     loop {
@@ -185,6 +203,10 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
             }
             () = &mut certificates => {
                 tracing::error!("certificates are kept no more");
+                return Ok(ExitCode::FAILURE);
+            }
+            () = &mut nodes => {
+                tracing::error!("what nodes offer is kept no more");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut leave, if !has_left => has_left = true,

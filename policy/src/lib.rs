@@ -22,12 +22,14 @@
 //! | [`footprint`] | whether a GPU has the memory for a pod more | M4.15, papers 4.6 |
 //! | [`attach`] | when a revision's requests come to activator-ext, and to which of its pods | design §3.1 |
 //! | [`election`] | which of several processes leads | Kubernetes' leader election |
+//! | [`capacity`] | what a node offers to the scheduler | design 4.10 |
 //! | [`certificates`] | when certificates are renewed, and which authorities are trusted meanwhile | design 4.3 |
 //! | [`scaling`] | how many pods of which shape a function gets; what the autoscaler is told | M4.2, M4.3, M4.10, M4.11; design 4.9 |
 #![forbid(unsafe_code)]
 
 pub mod attach;
 pub mod buffers;
+pub mod capacity;
 pub mod certificates;
 pub mod class;
 pub mod election;

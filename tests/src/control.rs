@@ -97,7 +97,7 @@ pub fn resource(plural: &str) -> Resource {
         }
         "runtimeclasses" => "node.k8s.io/v1",
         "services" | "endpoints" | "pods" | "configmaps" | "namespaces" | "serviceaccounts"
-        | "secrets" => "v1",
+        | "secrets" | "nodes" => "v1",
         other => panic!("no resource {other}"),
     };
     Resource::new(api_version, plural)

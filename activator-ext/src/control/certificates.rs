@@ -26,6 +26,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watcher;
 use kube::{Client, Resource};
+use mutual_tls::Pem;
 use policy::certificates::{Authorities, Step, next_step};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -141,8 +142,8 @@ impl Keeper {
         }
     }
 
-    /// Hands each certificate and key of this program to `take`, as often as they change, for ever.
-    pub(crate) async fn follow(&self, client: Client, take: impl Fn(Vec<u8>, Vec<u8>)) {
+    /// Hands this program's certificate, key and authorities to `take`, as often as they change, for ever.
+    pub(crate) async fn follow(&self, client: Client, take: impl Fn(Pem)) {
         let secrets: Api<Secret> = Api::namespaced(client, &self.namespace);
         let one = watch_config(None).fields(&format!("metadata.name={CERTIFICATES}"));
         let objects = watcher(secrets, one).default_backoff().applied_objects();
@@ -152,11 +153,10 @@ impl Keeper {
             match objects.try_next().await {
                 Ok(Some(secret)) => {
                     self.written.notify_one();
-                    let current = pair_in(&secret, "tls.crt", "tls.key");
-                    if let Some(pair) = current.filter(|pair| before.as_ref() != Some(pair)) {
-                        let Pair { certificate, key } = pair.clone();
-                        take(certificate.into_bytes(), key.into_bytes());
-                        before = Some(pair);
+                    let current = pem_in(&secret);
+                    if let Some(pem) = current.filter(|pem| before.as_ref() != Some(pem)) {
+                        take(pem.clone());
+                        before = Some(pem);
                     }
                 }
                 Ok(None) => return,
@@ -328,6 +328,15 @@ fn pair_in(secret: &Secret, certificate: &str, key: &str) -> Option<Pair> {
     Some(Pair {
         certificate: text_in(secret, certificate)?,
         key: text_in(secret, key)?,
+    })
+}
+
+fn pem_in(secret: &Secret) -> Option<Pem> {
+    let Pair { certificate, key } = pair_in(secret, "tls.crt", "tls.key")?;
+    Some(Pem {
+        certificate: certificate.into_bytes(),
+        key: key.into_bytes(),
+        authorities: text_in(secret, "ca.crt")?.into_bytes(),
     })
 }
 

@@ -26,6 +26,7 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 use super::cluster::Cluster;
 use super::config::ControlConfig;
 use super::names::{CONTROL, FINALIZER, MANAGED_BY, MANAGER, PUBLIC, SERVICE_TYPE, SKIP_MIRROR};
+use super::nodes;
 use crate::source::kubernetes::{self, resource, revision};
 
 /// Whether there is anything to do is looked at this often.
@@ -57,6 +58,7 @@ pub(crate) async fn run(
             if !is_detached(&client, cluster).await? {
                 return Ok(false);
             }
+            nodes::forget(&client).await?;
             let kept = kept(&client, config).await?;
             tracing::info!(
                 objects = kept.len(),

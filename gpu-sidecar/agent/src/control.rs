@@ -33,7 +33,7 @@ use crate::http::{AnswerBody, Handler, Stream, StreamSender, answer, json as jso
 use crate::metrics::Metrics;
 use crate::mps::{MpsEnvironment, has_room};
 use crate::node::{MpsState, NodeState, SlotState};
-use crate::state::{Command, Declined, Figures, PodFigures, PodKey, WAIT_BOUNDS_NS};
+use crate::state::{Command, Declined, Figures, PodFigures, PodKey, SlotKind, WAIT_BOUNDS_NS};
 
 /// Streams of events at a time.
 pub(crate) const EVENT_STREAMS_MAX: usize = 16;
@@ -59,6 +59,8 @@ const RESOURCES: [&str; 7] = [
 pub(crate) struct Control {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: Arc<Events>,
+    /// The node's budget for models in host memory, in bytes, where there is one.
+    pub(crate) host_memory: Option<u64>,
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) cancel: CancellationToken,
 }
@@ -161,7 +163,7 @@ impl Control {
         let figures = self.metrics.service.refresh();
         let node = self.metrics.node.snapshot();
         match path.strip_prefix("/v1/instances") {
-            None => json_answer(StatusCode::OK, &slots(&node, &figures)),
+            None => json_answer(StatusCode::OK, &slots(&node, &figures, self.host_memory)),
             Some("") => {
                 let pods = self.metrics.pods.lock();
                 let served = pods.served.clone();
@@ -410,7 +412,7 @@ fn seconds(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64()
 }
 
-fn slots(node: &NodeState, figures: &Figures) -> Value {
+fn slots(node: &NodeState, figures: &Figures, host_memory: Option<u64>) -> Value {
     let slot = |own: &SlotState| {
         let clients = match &own.mps {
             MpsState::Up { clients, .. } => clients.len(),
@@ -439,6 +441,8 @@ fn slots(node: &NodeState, figures: &Figures) -> Value {
             "memory_bytes": own.slot.memory_bytes,
             "memory_used_bytes": own.memory_used,
             "seats": own.slot.seats,
+            // What requests of pods that share it may come to: SMs × guaranteed time.
+            "plan_permille": (own.slot.kind == SlotKind::Mps).then_some(node.plan.0 * 10),
             "context_residue_bytes": own.slot.context_residue,
             "compute_capability": own.slot.compute_capability.map(|(major, minor)| format!("{major}.{minor}")),
             "mig": own.slot.mig,
@@ -455,6 +459,8 @@ fn slots(node: &NodeState, figures: &Figures) -> Value {
     json!({
         "driver": node.driver,
         "nvml_problem": node.nvml_problem,
+        // The budget, where there is one.
+        "host_memory_bytes": host_memory,
         "slots": node.slots.iter().map(slot).collect::<Vec<_>>(),
     })
 }

@@ -17,7 +17,9 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use mutual_tls::Identity;
 use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -51,11 +53,20 @@ pub(crate) trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Response<AnswerBody>> + Send;
 }
 
-/// Serves until it is cancelled. `lifetime`: connections end after it, where there is one.
+/// How long connections live, and who may make them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Terms {
+    /// Connections end after it, where there is one.
+    pub(crate) lifetime: Option<Duration>,
+    /// With it, connections that do not come in by the loopback are of Weir's own programs, by mutual TLS.
+    pub(crate) identity: Option<Arc<Identity>>,
+}
+
+/// Serves until it is cancelled.
 pub(crate) async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Arc<H>,
-    lifetime: Option<Duration>,
+    terms: Terms,
     cancel: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -79,9 +90,25 @@ pub(crate) async fn serve<H: Handler>(
         };
         let _slower = stream.set_nodelay(true);
         let (handler, cancel) = (Arc::clone(&handler), cancel.clone());
+        let is_local = stream
+            .local_addr()
+            .is_ok_and(|local| local.ip().to_canonical().is_loopback());
+        let identity = terms.identity.clone().filter(|_| !is_local);
+        let lifetime = terms.lifetime;
         tasks.spawn(async move {
             let _place = place;
-            connection(TokioIo::new(stream), handler, lifetime, cancel).await;
+            let Some(identity) = identity else {
+                connection(TokioIo::new(stream), handler, lifetime, cancel).await;
+                return;
+            };
+            let shaken = tokio::select! {
+                shaken = identity.accept(stream) => shaken,
+                () = cancel.cancelled() => return,
+            };
+            match shaken {
+                Ok(stream) => connection(TokioIo::new(stream), handler, lifetime, cancel).await,
+                Err(error) => tracing::debug!(%error, "a client of the control API is not taken"),
+            }
         });
     }
     drop(listener);
@@ -90,7 +117,7 @@ pub(crate) async fn serve<H: Handler>(
 }
 
 async fn connection<H: Handler>(
-    io: TokioIo<tokio::net::TcpStream>,
+    io: TokioIo<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
     handler: Arc<H>,
     lifetime: Option<Duration>,
     cancel: CancellationToken,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use mutual_tls::Identity;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -245,6 +246,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let api = Control {
         metrics: Arc::clone(&metrics),
         events: Arc::clone(&events),
+        host_memory: config.node.host_memory,
         streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
         cancel: cancel.clone(),
     };
@@ -255,12 +257,28 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
             csi::serve(&csi.kubelet_directory, name, volumes, cancel).await
         })
     });
+    let identity = config.node.certificates.clone().map(|folder| {
+        let identity = Arc::<Identity>::default();
+        tokio::spawn(Arc::clone(&identity).follow(folder));
+        identity
+    });
     let serving = [
-        tokio::spawn(http::serve(control, Arc::new(api), None, cancel.clone())),
+        tokio::spawn(http::serve(
+            control,
+            Arc::new(api),
+            http::Terms {
+                lifetime: None,
+                identity,
+            },
+            cancel.clone(),
+        )),
         tokio::spawn(http::serve(
             scrape,
             Arc::new(Scrape(metrics)),
-            Some(SCRAPE_LIFETIME),
+            http::Terms {
+                lifetime: Some(SCRAPE_LIFETIME),
+                identity: None,
+            },
             cancel.clone(),
         )),
     ];

@@ -8,6 +8,7 @@ mod admission;
 mod attaching;
 mod chaos;
 mod leaving;
+mod nodes;
 
 use std::time::Duration;
 

@@ -118,8 +118,12 @@ impl CsiConfig {
 pub struct NodeConfig {
     /// Where the agent keeps what lives as long as the node runs.
     pub run_directory: PathBuf,
-    /// Control API.
+    /// Control API. Connections that do not come in by the loopback are by mutual TLS, and need `certificates`.
     pub control_address: SocketAddr,
+    /// The folder with `tls.crt`, `tls.key` and `ca.crt`, which are read again when they change; `None`: the control API is on the
+    /// loopback alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<PathBuf>,
     /// Prometheus metrics.
     pub metrics_address: SocketAddr,
     /// NVML.
@@ -179,6 +183,7 @@ impl Default for Config {
             node: NodeConfig {
                 run_directory,
                 control_address: SocketAddr::from(([127, 0, 0, 1], 9470)),
+                certificates: None,
                 metrics_address: SocketAddr::from(([0, 0, 0, 0], 9471)),
                 nvml_library: PathBuf::from("libnvidia-ml.so.1"),
                 mps_control: PathBuf::from("nvidia-cuda-mps-control"),
@@ -331,15 +336,15 @@ impl NodeConfig {
         if let Some(path) = table.value("run-directory", absolute) {
             self.run_directory = path;
         }
+        self.certificates = table.value("certificates", absolute);
         if let Some(address) = table.value("control-address", address) {
-            if address.ip().is_loopback() {
+            if address.ip().is_loopback() || self.certificates.is_some() {
                 self.control_address = address;
             } else {
                 table.wrong(
                     "control-address",
                     format!(
-                        "{:?}: allowed: a loopback address, as 127.0.0.1:9470 or [::1]:9470; others need TLS, \
-                         which is not in this release",
+                        "{:?}: allowed: a loopback address, as 127.0.0.1:9470 or [::1]:9470; others need node.certificates",
                         address.to_string()
                     ),
                 );

@@ -171,7 +171,7 @@ fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
         (
             "[node]\ncontrol-address = \"0.0.0.0:9470\"",
             "agent.toml:2: node.control-address: \"0.0.0.0:9470\": allowed: a loopback address, as \
-             127.0.0.1:9470 or [::1]:9470; others need TLS, which is not in this release",
+             127.0.0.1:9470 or [::1]:9470; others need node.certificates",
         ),
         (
             "[node]\nmetrics-address = \"localhost\"",

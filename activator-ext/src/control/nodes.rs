@@ -1,0 +1,362 @@
+//! What nodes offer to the scheduler: kept in `node.status.capacity` from what their agents answer on `/v1/slots` (design 4.10). A
+//! kubelet that starts sets unknown resources to zero; they are written again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::Request;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::runtime::reflector::{Store, store::Writer};
+use kube::runtime::watcher::watcher;
+use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::{Client, ResourceExt as _};
+use mutual_tls::Identity;
+use policy::Time;
+use policy::capacity::{Amounts, offered};
+use proxy::clock::Clock;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tower::BoxError;
+
+use super::certificates::name_of;
+use super::cluster::Cluster;
+use super::lease::Candidate;
+use crate::source::kubernetes::watch_config;
+
+/// Agents are asked this often.
+const ASK_PERIOD: Duration = Duration::from_secs(10);
+/// An answer takes no longer.
+const ASK_MAX: Duration = Duration::from_secs(5);
+/// Agents that are asked at once.
+const CONCURRENCY: usize = 32;
+/// Where an agent answers.
+const PORT: u16 = 9470;
+/// Bytes of an answer, at most.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Labels of the agents' pods.
+const AGENTS: &str = "app.kubernetes.io/name=weir-agent";
+/// The domain of what is kept here.
+const PREFIX: &str = "weir.dev/";
+
+/// The names of the resources.
+const SEATS: &str = "weir.dev/seats";
+const HOST_MEMORY: &str = "weir.dev/host-memory-mib";
+const PLAN: &str = "weir.dev/plan-permille";
+
+/// Bytes of a MiB.
+const MIB: u64 = 1 << 20;
+
+/// What an agent answers, as far as it matters here.
+#[derive(Debug, Clone, Deserialize)]
+struct Answer {
+    slots: Vec<Slot>,
+    host_memory_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Slot {
+    /// Why it is lost.
+    lost: Option<Value>,
+    seats: u64,
+    plan_permille: Option<u64>,
+}
+
+impl Answer {
+    fn amounts(&self, node: &Node) -> Amounts {
+        let usable = self.slots.iter().filter(|slot| slot.lost.is_none());
+        let (seats, plan) = usable.fold((0_u64, 0_u64), |(seats, plan), slot| {
+            let own = slot.plan_permille.unwrap_or(0);
+            (seats.saturating_add(slot.seats), plan.saturating_add(own))
+        });
+        // Without a budget of the agent's: half of what the node has.
+        let half = || bytes_of(capacity(node).get("memory")) / 2;
+        Amounts {
+            seats,
+            host_memory_mib: self.host_memory_bytes.unwrap_or_else(half) / MIB,
+            plan_permille: plan,
+        }
+    }
+}
+
+fn capacity(node: &Node) -> BTreeMap<String, String> {
+    let capacity = node.status.as_ref().and_then(|it| it.capacity.clone());
+    let all = capacity.into_iter().flatten();
+    all.map(|(name, Quantity(amount))| (name, amount)).collect()
+}
+
+fn bytes_of(quantity: Option<&String>) -> u64 {
+    quantity
+        .and_then(|text| annotations::values::quantity(text).ok())
+        .unwrap_or(0)
+}
+
+/// Keeps what nodes offer.
+pub(crate) struct Nodes {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) clock: Clock,
+}
+
+impl Nodes {
+    /// Works as long as this process leads, once it does.
+    pub(crate) async fn run(&self, candidate: &Candidate) {
+        candidate.elected().await;
+        let (nodes, writer) = (
+            Api::<Node>::all(self.client.clone()),
+            Writer::<Node>::default(),
+        );
+        let store = writer.as_reader();
+        let watched = watcher(nodes.clone(), watch_config(None)).default_backoff();
+        let watched = watched.modify(|node| {
+            // The rest of a node is many times as large.
+            node.metadata.managed_fields = None;
+            node.metadata.annotations = None;
+            node.spec = None;
+            let amounts = node.status.take().and_then(|status| status.capacity);
+            node.status.get_or_insert_default().capacity = amounts;
+        });
+        let changed = Notify::new();
+        let seen = reflector(writer, watched).for_each(|_| {
+            changed.notify_one();
+            std::future::ready(())
+        });
+        let mut follow = pin!(seen);
+        let mut ask = pin!(self.ask_for_ever(&nodes, &store, &changed, candidate));
+        tokio::select! {
+            () = &mut follow => {}
+            () = &mut ask => {}
+        }
+    }
+
+    async fn ask_for_ever(
+        &self,
+        nodes: &Api<Node>,
+        store: &Store<Node>,
+        changed: &Notify,
+        candidate: &Candidate,
+    ) {
+        let since = self.clock.now();
+        let mut heard: HashMap<String, (Time, Answer)> = HashMap::new();
+        let mut failures: HashMap<String, String> = HashMap::new();
+        let mut tick = tokio::time::interval(ASK_PERIOD);
+        loop {
+            tokio::select! {
+                _ask = tick.tick() => {
+                    let pods = self.agents().await;
+                    self.ask(&pods, &mut heard, &mut failures).await;
+                }
+                // A kubelet may have set to zero what was written.
+                () = changed.notified() => {}
+            }
+            let all = store.state();
+            let is_there = |name: &String| all.iter().any(|node| node.name_any() == *name);
+            heard.retain(|name, _| is_there(name));
+            failures.retain(|name, _| is_there(name));
+            for node in &all {
+                if !candidate.leads() || self.cluster.is_leaving() {
+                    break;
+                }
+                self.settle(nodes, node, since, heard.get(&node.name_any()))
+                    .await;
+            }
+        }
+    }
+
+    /// Returns the agents' nodes and addresses.
+    async fn agents(&self) -> Vec<(String, IpAddr)> {
+        let agents: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let labelled = ListParams::default().labels(AGENTS).match_any();
+        match agents.list(&labelled).await {
+            Ok(pods) => pods.items.iter().filter_map(place).collect(),
+            // Where there are no agents, nobody may look for them.
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Vec::new(),
+            Err(error) => {
+                tracing::info!(%error, "the agents' pods cannot be listed");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Asks all agents, and notes what they answer, or why they do not.
+    async fn ask(
+        &self,
+        agents: &[(String, IpAddr)],
+        heard: &mut HashMap<String, (Time, Answer)>,
+        failures: &mut HashMap<String, String>,
+    ) {
+        let answers = stream::iter(agents)
+            .map(|(node, ip)| async move { (node, self.slots(*ip).await) })
+            .buffer_unordered(CONCURRENCY)
+            .collect::<Vec<_>>()
+            .await;
+        for (node, answer) in answers {
+            match answer {
+                Ok(answer) => {
+                    failures.remove(node);
+                    heard.insert(node.clone(), (self.clock.now(), answer));
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    if failures.get(node) != Some(&error) {
+                        tracing::warn!(node, error, "an agent does not answer");
+                        failures.insert(node.clone(), error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings a node's capacity to what it offers.
+    async fn settle(
+        &self,
+        nodes: &Api<Node>,
+        node: &Node,
+        since: Time,
+        heard: Option<&(Time, Answer)>,
+    ) {
+        let current = capacity(node);
+        if heard.is_none() && !current.keys().any(|name| name.starts_with(PREFIX)) {
+            return;
+        }
+        let heard = heard.map(|(at, answer)| (*at, answer.amounts(node)));
+        let Some(amounts) = offered(self.clock.now(), since, heard) else {
+            return;
+        };
+        let wanted = [
+            (SEATS, amounts.seats),
+            (HOST_MEMORY, amounts.host_memory_mib),
+            (PLAN, amounts.plan_permille),
+        ];
+        let is_same = wanted.iter().all(|(name, amount)| {
+            // The API writes 2000 as 2k.
+            current
+                .get(*name)
+                .is_some_and(|it| annotations::values::quantity(it) == Ok(*amount))
+        });
+        if is_same {
+            return;
+        }
+        let wanted: BTreeMap<_, _> = wanted
+            .iter()
+            .map(|(name, amount)| (*name, amount.to_string()))
+            .collect();
+        let name = node.name_any();
+        let patch = Patch::Merge(json!({"status": {"capacity": wanted}}));
+        match nodes
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await
+        {
+            Ok(_) => tracing::info!(node = name, ?amounts, "what a node offers was written"),
+            Err(error) => {
+                tracing::warn!(node = name, %error, "what a node offers cannot be written");
+            }
+        }
+    }
+
+    async fn slots(&self, ip: IpAddr) -> Result<Answer, BoxError> {
+        let asked = async {
+            let stream = TcpStream::connect(SocketAddr::new(ip, PORT)).await?;
+            let stream = self.identity.connect(stream, &name_of("agent")).await?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            let asked = async {
+                let request = Request::get("/v1/slots")
+                    .header(http::header::HOST, name_of("agent"))
+                    .body(Empty::<Bytes>::new())?;
+                let response = sender.send_request(request).await?;
+                let status = response.status();
+                let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+                let body = body.collect().await?.to_bytes();
+                if !status.is_success() {
+                    return Err(BoxError::from(format!("/v1/slots: {status}")));
+                }
+                Ok(serde_json::from_slice(&body)?)
+            };
+            tokio::select! {
+                answer = asked => answer,
+                ended = connection => {
+                    ended?;
+                    Err("the agent has closed the connection".into())
+                }
+            }
+        };
+        timeout(ASK_MAX, asked).await?
+    }
+}
+
+/// Returns the node on which an agent runs, and the agent's address.
+fn place(pod: &Pod) -> Option<(String, IpAddr)> {
+    let node = pod.spec.as_ref()?.node_name.clone()?;
+    let ip = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
+    Some((node, ip))
+}
+
+/// Takes what is kept here off all nodes, when Weir leaves.
+///
+/// # Errors
+/// The API's.
+pub(crate) async fn forget(client: &Client) -> Result<(), kube::Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    for node in nodes.list(&ListParams::default()).await?.items {
+        let own = capacity(&node).into_keys();
+        let own: BTreeMap<_, _> = own
+            .filter(|name| name.starts_with(PREFIX))
+            .map(|name| (name, Value::Null))
+            .collect();
+        if own.is_empty() {
+            continue;
+        }
+        let patch = Patch::Merge(json!({"status": {"capacity": own}}));
+        let name = node.name_any();
+        match nodes
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await
+        {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answers_usable_slots_are_added_up() {
+        let answer: Answer = serde_json::from_value(json!({
+            "driver": null, "host_memory_bytes": null,
+            "slots": [
+                {"slot": "0", "lost": null, "seats": 8, "plan_permille": 900},
+                {"slot": "1", "lost": null, "seats": 4, "plan_permille": null},
+                {"slot": "2", "lost": "no such device", "seats": 8, "plan_permille": 900},
+            ],
+        }))
+        .unwrap();
+        let node = serde_json::from_value(json!({
+            "metadata": {"name": "n"}, "status": {"capacity": {"memory": "4Gi"}},
+        }))
+        .unwrap();
+        let expected = Amounts {
+            seats: 12,
+            host_memory_mib: 2_048,
+            plan_permille: 900,
+        };
+        assert_eq!(answer.amounts(&node), expected);
+    }
+}

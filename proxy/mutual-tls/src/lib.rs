@@ -1,0 +1,337 @@
+//! TLS between Weir's own programs: each has a certificate of the cluster's authority, and asks the other for one (design 4.3).
+//!
+//! Role `control` makes authority and certificates; a program finds its own in a folder, as `tls.crt`, `tls.key` and `ca.crt`, which
+//! the kubelet replaces when they are renewed. Without them there are no connections: neither end goes on in the clear.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// The files are looked at this often.
+const RELOAD_PERIOD: Duration = Duration::from_secs(10);
+/// A handshake takes no longer.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// The names of the files: certificate, key, authorities.
+const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
+
+/// Certificate, key or authorities that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: {why}")]
+pub struct IdentityError {
+    /// Which of `tls.crt`, `tls.key` and `ca.crt`.
+    pub name: &'static str,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// A certificate with its key, and the authorities that are trusted, all as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    /// The certificate.
+    pub certificate: Vec<u8>,
+    /// Its private key.
+    pub key: Vec<u8>,
+    /// The authorities of the other programs' certificates.
+    pub authorities: Vec<u8>,
+}
+
+impl std::fmt::Debug for Pem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pem")
+    }
+}
+
+/// What a program is among Weir's programs.
+#[derive(Debug, Default)]
+pub struct Identity {
+    current: ArcSwapOption<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    pem: Pem,
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+impl Current {
+    fn new(pem: Pem) -> Result<Self, IdentityError> {
+        let wrong = |name: &'static str| {
+            move |why: &dyn std::fmt::Display| IdentityError {
+                name,
+                why: why.to_string(),
+            }
+        };
+        let chain = certificates(&pem.certificate, FILES[0])?;
+        let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|why| wrong(FILES[1])(&why))?;
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(&pem.authorities, FILES[2])? {
+            roots.add(authority).map_err(|why| wrong(FILES[2])(&why))?;
+        }
+        let (roots, provider) = (Arc::new(roots), Arc::new(aws_lc_rs::default_provider()));
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let clients = clients.build().map_err(|why| wrong(FILES[2])(&why))?;
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|why| wrong(FILES[0])(&why))?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain.clone(), key.clone_key())
+            .map_err(|why| wrong(FILES[1])(&why))?;
+        let servers =
+            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+        let servers = servers.map_err(|why| wrong(FILES[2])(&why))?;
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|why| wrong(FILES[0])(&why))?
+            .with_webpki_verifier(servers)
+            .with_client_auth_cert(chain, key)
+            .map_err(|why| wrong(FILES[1])(&why))?;
+        Ok(Self {
+            pem,
+            server: Arc::new(server),
+            client: Arc::new(client),
+        })
+    }
+}
+
+fn certificates(
+    pem: &[u8],
+    name: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let why = match all {
+        Ok(all) if !all.is_empty() => return Ok(all),
+        Ok(_) => "there is no certificate in it".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(IdentityError { name, why })
+}
+
+impl Identity {
+    /// Takes another certificate, key and authorities, for the handshakes to come. Returns whether they are others than before.
+    ///
+    /// # Errors
+    /// They cannot be used; those before them stay.
+    pub fn set(&self, pem: Pem) -> Result<bool, IdentityError> {
+        if self.current.load().as_ref().map(|current| &current.pem) == Some(&pem) {
+            return Ok(false);
+        }
+        let current = Current::new(pem)?;
+        self.current.store(Some(Arc::new(current)));
+        Ok(true)
+    }
+
+    /// Whether there is a certificate.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.current.load().is_some()
+    }
+
+    /// Keeps to the files of a folder, for ever. What is missing may come later.
+    pub async fn follow(self: Arc<Self>, folder: PathBuf) {
+        let mut tick = tokio::time::interval(RELOAD_PERIOD);
+        let mut said = None;
+        loop {
+            tick.tick().await;
+            let (own, folder) = (Arc::clone(&self), folder.clone());
+            // Files may be slow; if the thread is gone, so is the process.
+            let read = tokio::task::spawn_blocking(move || own.read(&folder));
+            let problem = match read.await {
+                Ok(Ok(is_new)) => {
+                    if is_new {
+                        tracing::info!("the certificate for Weir's own programs was read");
+                    }
+                    None
+                }
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => return,
+            };
+            if let Some(problem) = problem.as_ref().filter(|_| problem != said) {
+                tracing::warn!(
+                    problem,
+                    "the certificate for Weir's own programs cannot be used"
+                );
+            }
+            said = problem;
+        }
+    }
+
+    fn read(&self, folder: &Path) -> Result<bool, IdentityError> {
+        let [certificate, key, authorities] = FILES.map(|name| {
+            std::fs::read(folder.join(name)).map_err(|error| IdentityError {
+                name,
+                why: format!("{}: {error}", folder.join(name).display()),
+            })
+        });
+        self.set(Pem {
+            certificate: certificate?,
+            key: key?,
+            authorities: authorities?,
+        })
+    }
+
+    /// Shakes hands as a server.
+    ///
+    /// # Errors
+    /// There is no certificate yet, or the client has none of the same authority, or none in time.
+    pub async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+        let current = self.current.load_full().ok_or_else(unknown)?;
+        let acceptor = TlsAcceptor::from(Arc::clone(&current.server));
+        in_time(acceptor.accept(stream)).await
+    }
+
+    /// Shakes hands as a client of the program whose certificate is for `name`.
+    ///
+    /// # Errors
+    /// There is no certificate yet, or the server has another one, or none in time.
+    pub async fn connect(
+        &self,
+        stream: TcpStream,
+        name: &str,
+    ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let current = self.current.load_full().ok_or_else(unknown)?;
+        let connector = TlsConnector::from(Arc::clone(&current.client));
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        in_time(connector.connect(name, stream)).await
+    }
+}
+
+fn unknown() -> io::Error {
+    io::Error::other("there is no certificate for Weir's own programs yet")
+}
+
+async fn in_time<T>(handshake: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let shaken = tokio::time::timeout(HANDSHAKE_MAX, handshake).await;
+    shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    struct Authority {
+        issuer: Issuer<'static, KeyPair>,
+        pem: String,
+    }
+
+    impl Authority {
+        fn new() -> Self {
+            let key = KeyPair::generate().unwrap();
+            let mut parameters = CertificateParams::default();
+            parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let pem = parameters.self_signed(&key).unwrap().pem();
+            Self {
+                issuer: Issuer::new(parameters, key),
+                pem,
+            }
+        }
+
+        fn pem(&self, name: &str) -> Pem {
+            let key = KeyPair::generate().unwrap();
+            let parameters = CertificateParams::new([name.to_owned()]).unwrap();
+            let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
+            Pem {
+                certificate: certificate.pem().into(),
+                key: key.serialize_pem().into(),
+                authorities: self.pem.clone().into(),
+            }
+        }
+    }
+
+    fn identity(pem: Pem) -> Identity {
+        let identity = Identity::default();
+        assert!(identity.set(pem).unwrap());
+        identity
+    }
+
+    /// Whether a byte comes through from one to the other.
+    async fn speak(server: &Identity, client: &Identity, name: &str) -> bool {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serve = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream = server.accept(stream).await?;
+            stream.write_all(b"x").await?;
+            stream.shutdown().await
+        };
+        let ask = async {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let mut stream = client.connect(stream, name).await?;
+            stream.read_u8().await
+        };
+        let (served, asked) = tokio::join!(serve, ask);
+        served.is_ok() && asked.is_ok_and(|byte| byte == b'x')
+    }
+
+    #[tokio::test]
+    async fn programs_of_one_authority_speak_and_others_do_not() {
+        let (own, other) = (Authority::new(), Authority::new());
+        let server = identity(own.pem("agent.weir.dev"));
+        let client = identity(own.pem("control.weir.dev"));
+        let stranger = identity(other.pem("control.weir.dev"));
+        assert!(speak(&server, &client, "agent.weir.dev").await);
+        assert!(!speak(&server, &client, "activator.weir.dev").await);
+        assert!(!speak(&server, &stranger, "agent.weir.dev").await);
+        // One that takes the server for what it is has no certificate that the server takes.
+        let mut mixed = other.pem("control.weir.dev");
+        mixed.authorities = own.pem.clone().into();
+        assert!(!speak(&server, &identity(mixed), "agent.weir.dev").await);
+        assert!(!speak(&Identity::default(), &client, "agent.weir.dev").await);
+    }
+
+    #[tokio::test]
+    async fn while_authorities_are_exchanged_both_are_trusted() {
+        let (old, new) = (Authority::new(), Authority::new());
+        let server = identity(old.pem("agent.weir.dev"));
+        let mut renewed = new.pem("control.weir.dev");
+        renewed.authorities = format!("{}{}", old.pem, new.pem).into();
+        let client = identity(renewed);
+        assert!(!speak(&server, &client, "agent.weir.dev").await);
+        let mut both = old.pem("agent.weir.dev");
+        both.authorities = format!("{}{}", old.pem, new.pem).into();
+        assert!(server.set(both).unwrap());
+        assert!(speak(&server, &client, "agent.weir.dev").await);
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_named_and_change_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let pem = Authority::new().pem("agent.weir.dev");
+        let identity = Identity::default();
+        let error = identity.read(folder.path()).unwrap_err();
+        assert!(error.to_string().starts_with("tls.crt: "), "{error}");
+        for (name, text) in FILES
+            .iter()
+            .zip([&pem.certificate, &pem.key, &pem.authorities])
+        {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        assert!(identity.read(folder.path()).unwrap());
+        assert!(!identity.read(folder.path()).unwrap());
+        std::fs::write(folder.path().join("ca.crt"), "nothing").unwrap();
+        let error = identity.read(folder.path()).unwrap_err();
+        assert_eq!(error.to_string(), "ca.crt: there is no certificate in it");
+        assert!(identity.is_known());
+    }
+}

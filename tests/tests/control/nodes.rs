@@ -1,0 +1,108 @@
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::ByteString;
+use mutual_tls::{Identity, Pem};
+use serde_json::{Value, json};
+use tests::control::{Cluster, resource};
+use tests::eventually;
+use tests::proxy::fresh_address;
+use tokio::net::TcpListener;
+
+use super::{cluster, control};
+
+/// An agent's API, with so many seats, under the certificate that role `control` has made for it.
+async fn serve_slots(ip: IpAddr, identity: Arc<Identity>, seats: Arc<AtomicU64>) {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 9470)).await.unwrap();
+    while let Ok((stream, _)) = listener.accept().await {
+        let Ok(stream) = identity.accept(stream).await else {
+            continue;
+        };
+        let seats = Arc::clone(&seats);
+        let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            let slots = json!([{"slot": "0", "lost": null, "seats": seats.load(Ordering::Relaxed), "plan_permille": 900}]);
+            let answer = json!({"host_memory_bytes": 3_u64 << 30, "slots": slots});
+            assert_eq!(request.uri().path(), "/v1/slots");
+            let body = Full::new(Bytes::from(answer.to_string()));
+            async { Ok::<_, Infallible>(http::Response::new(body)) }
+        });
+        let serving = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(serving);
+    }
+}
+
+fn pem(cluster: &Cluster) -> Option<Pem> {
+    let secrets = resource("secrets");
+    let secret = cluster
+        .api
+        .get(&secrets, "weir-agent", "weir-certificates")?;
+    let part = |key: &str| {
+        let bytes = secret["data"].get(key)?.clone();
+        let ByteString(bytes) = serde_json::from_value(bytes).ok()?;
+        Some(bytes)
+    };
+    Some(Pem {
+        certificate: part("tls.crt")?,
+        key: part("tls.key")?,
+        authorities: part("ca.crt")?,
+    })
+}
+
+fn offered(cluster: &Cluster) -> Value {
+    let node = cluster.api.get(&resource("nodes"), "", "node-1");
+    node.map(|node| node["status"]["capacity"].clone())
+        .unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_node_offers_what_its_agent_says_also_after_its_kubelet_has_set_it_to_zero() {
+    let cluster = cluster().await;
+    let empty = json!({"metadata": {"namespace": "weir-agent", "name": "weir-certificates"}});
+    cluster.api.apply(&resource("secrets"), empty);
+    let node = json!({"metadata": {"name": "node-1"}, "status": {"capacity": {"cpu": "2", "memory": "4Gi"}}});
+    cluster.api.apply(&resource("nodes"), node);
+    let ip = fresh_address();
+    let pod = json!({
+        "metadata": {
+            "namespace": "weir-agent", "name": "weir-agent-x",
+            "labels": {"app.kubernetes.io/name": "weir-agent"},
+        },
+        "spec": {"nodeName": "node-1"}, "status": {"podIP": ip},
+    });
+    cluster.api.apply(&resource("pods"), pod);
+    let _control = control(&cluster);
+    eventually("the agent has a certificate", || pem(&cluster).is_some()).await;
+    let identity = Arc::<Identity>::default();
+    identity.set(pem(&cluster).unwrap()).unwrap();
+    let seats = Arc::new(AtomicU64::new(8));
+    tokio::spawn(serve_slots(ip, identity, Arc::clone(&seats)));
+    let expected = json!({
+        "cpu": "2", "memory": "4Gi", "weir.dev/seats": "8", "weir.dev/host-memory-mib": "3072",
+        "weir.dev/plan-permille": "900",
+    });
+    eventually("the node offers it", || offered(&cluster) == expected).await;
+    cluster.change("nodes", "", "node-1", |node| {
+        node["status"]["capacity"]["weir.dev/seats"] = json!("0");
+    });
+    eventually("it is written again", || offered(&cluster) == expected).await;
+    seats.store(2, Ordering::Relaxed);
+    eventually("it follows the agent", || {
+        offered(&cluster)["weir.dev/seats"] == "2"
+    })
+    .await;
+    // When Weir leaves, so does what it has written.
+    let namespaces = resource("namespaces");
+    cluster.change("namespaces", "", "weir-system", |namespace| {
+        namespace["metadata"]["finalizers"] = json!(["kubernetes"]);
+    });
+    cluster.api.delete_as_client(&namespaces, "", "weir-system");
+    let before = json!({"cpu": "2", "memory": "4Gi"});
+    eventually("nothing of it is left", || offered(&cluster) == before).await;
+}
