@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use serde_json::json;
 
 use crate::config::{Config, ConfigError, PATH_DEFAULT};
+use crate::csi::helper;
 use crate::node::NodeState;
 use crate::nvml::real::Library;
 use crate::nvml::watch::look;
@@ -38,6 +39,13 @@ enum Do {
         #[arg(long)]
         stop_mps: bool,
     },
+    /// Mounts for the agent, which starts it.
+    #[command(hide = true)]
+    Mounts {
+        /// In the mount namespace of this process.
+        #[arg(long, value_name = "PID")]
+        process: Option<u32>,
+    },
     /// Checks a configuration: prints what holds and what is found on this node, or each problem with its line.
     Check {
         /// The configuration.
@@ -60,6 +68,7 @@ pub(crate) fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     match arguments.command {
         Do::Run { config, stop_mps } => start(config.as_deref(), RunOptions { stop_mps }),
+        Do::Mounts { process } => helper::run(process),
         Do::Check { file, json } => check(&file, json),
     }
 }

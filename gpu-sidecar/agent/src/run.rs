@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::control::{Control, EVENT_STREAMS_MAX, Scrape};
-use crate::csi::{self, Volumes};
+use crate::csi::{self, Kubelet, Volumes};
 use crate::events::{EventKind, Events};
 use crate::metrics::Metrics;
 use crate::mps::daemon::Daemons;
@@ -216,6 +216,8 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let control = listen(config.node.control_address, "node.control-address").await?;
     let scrape = listen(config.node.metrics_address, "node.metrics-address").await?;
+    let kubelet = config.csi.as_ref().map(Kubelet::find).transpose();
+    let kubelet = kubelet.map_err(RunError::Volumes)?;
     let events = Arc::new(Events::default());
     let node = Arc::new(Node::default());
     node.lock().plan = Plan(config.slots.plan);
@@ -223,13 +225,12 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let recent = Arc::new(Recent::default());
     let directory = config.node.run_directory.clone();
     let parts = Parts::start(&config, &events, &node, &pods, &recent)?;
-    let volumes = config.csi.clone().map(|csi| {
+    let volumes = config.csi.clone().zip(kubelet).map(|(csi, kubelet)| {
         let (node, pods) = (Arc::clone(&node), Arc::clone(&pods));
         let directory = config.pods.directory.clone();
-        (
-            csi.clone(),
-            Arc::new(Volumes::new(csi, directory, node, pods)),
-        )
+        let name = csi.node.clone().unwrap_or_else(node_name);
+        let volumes = Volumes::new(csi, kubelet.clone(), directory, node, pods);
+        (kubelet, name, Arc::new(volumes))
     });
     let metrics = Arc::new(Metrics {
         node,
@@ -250,12 +251,9 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
         streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
         cancel: cancel.clone(),
     };
-    let mut published = volumes.map(|(csi, volumes)| {
+    let mut published = volumes.map(|(kubelet, name, volumes)| {
         let cancel = cancel.clone();
-        tokio::spawn(async move {
-            let name = csi.node.clone().unwrap_or_else(node_name);
-            csi::serve(&csi.kubelet_directory, name, volumes, cancel).await
-        })
+        tokio::spawn(async move { csi::serve(&kubelet, name, volumes, cancel).await })
     });
     let identity = config.node.certificates.clone().map(|folder| {
         let identity = Arc::<Identity>::default();

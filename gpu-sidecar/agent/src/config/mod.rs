@@ -85,24 +85,49 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CsiConfig {
-    /// The kubelet's.
-    pub kubelet_directory: PathBuf,
+    /// A process in whose mount namespace the kubelet is; `None`: the agent is there as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_process: Option<HostProcess>,
+    /// The kubelet's directory, as it names it; `None`: as the command line of a process `kubelet` says, else `/var/lib/kubelet`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kubelet_directory: Option<PathBuf>,
     /// The node's name; `None`: `NODE_NAME` of the environment, else the host's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// What clients of an MPS daemon and the daemon see as `/dev/shm`.
+    /// What clients of an MPS daemon and the daemon see as `/dev/shm`; a path on the host.
     pub shared_memory: PathBuf,
-    /// The folder of a software GPU, for pods to see; `None`: the GPUs are real.
+    /// The folder of a software GPU, for pods to see, a path on the host; `None`: the GPUs are real.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software_gpu: Option<PathBuf>,
 }
 
+/// A process of the host, as seen in the agent's own PID namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostProcess {
+    /// That named `kubelet`; where there is none, process 1.
+    Kubelet,
+    /// That of this id.
+    #[serde(untagged)]
+    Id(u32),
+}
+
+impl HostProcess {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "kubelet" {
+            return Ok(Self::Kubelet);
+        }
+        let id = integer(text, 1, u32::MAX).map(Self::Id);
+        id.map_err(|_| "allowed: kubelet, or the id of a process".to_owned())
+    }
+}
+
 impl CsiConfig {
     fn read(table: &Table<'_, '_>) -> Self {
-        let directory = table.value("kubelet-directory", absolute);
         let shared_memory = table.value("shared-memory", absolute);
         Self {
-            kubelet_directory: directory.unwrap_or_else(|| PathBuf::from("/var/lib/kubelet")),
+            host_process: table.value("host-process", HostProcess::parse),
+            kubelet_directory: table.value("kubelet-directory", absolute),
             node: table.value("node", |text| {
                 annotations::values::dns_subdomain(text).map(|()| text.to_owned())
             }),

@@ -4,6 +4,9 @@
 //! Two sockets below the kubelet's directory, both for root alone: `plugins_registry/csi.weir.dev-reg.sock`, by which the kubelet
 //! finds the driver, and `plugins/csi.weir.dev/csi.sock`, on which it is asked. No sidecar containers.
 
+mod authority;
+pub(crate) mod helper;
+mod kubelet;
 mod messages;
 mod mounts;
 mod volume;
@@ -30,6 +33,8 @@ use tonic::server::Grpc;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use authority::Localhost;
+pub(crate) use kubelet::Kubelet;
 use messages::{
     BoolValue, DriverInfo, Empty, NodeInfo, PluginInfo, ProbeResponse, Publish, RegistrationStatus,
     Unpublish,
@@ -71,20 +76,27 @@ struct Driver {
 /// # Errors
 /// A socket cannot be made.
 pub(crate) async fn serve(
-    kubelet: &Path,
+    kubelet: &Kubelet,
     node: String,
     volumes: Arc<Volumes>,
     cancel: CancellationToken,
 ) -> io::Result<()> {
+    let registration = kubelet
+        .directory
+        .join("plugins_registry")
+        .join(format!("{DRIVER}-reg.sock"));
+    let endpoint = kubelet
+        .directory
+        .join("plugins")
+        .join(DRIVER)
+        .join("csi.sock");
     let sockets = Sockets {
-        registration: kubelet
-            .join("plugins_registry")
-            .join(format!("{DRIVER}-reg.sock")),
-        driver: kubelet.join("plugins").join(DRIVER).join("csi.sock"),
+        registration: kubelet.seen_from_here(&registration),
+        driver: kubelet.seen_from_here(&endpoint),
     };
     let driver = Arc::new(Driver {
         volumes,
-        endpoint: sockets.driver.clone(),
+        endpoint,
         node,
     });
     // By the registration the kubelet learns of the other one, which is to be there then.
@@ -111,16 +123,18 @@ pub(crate) async fn serve(
     Ok(())
 }
 
+/// Makes a folder, and those above it.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o755).create(folder)
+}
+
 /// Listens at a path, in place of a former agent's socket.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let folder = path.parent().unwrap_or_else(|| Path::new("/"));
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o750)
-        .create(folder)
-        .map_err(named)?;
+    make_folder(folder).map_err(named)?;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error)),
         _ => {}
@@ -164,8 +178,9 @@ async fn accept(listener: UnixListener, driver: Arc<Driver>, cancel: Cancellatio
                 .keep_alive_interval(KEEP_ALIVE)
                 .keep_alive_timeout(KEEP_ALIVE)
                 .max_concurrent_streams(STREAMS_MAX);
-            let mut connection =
-                std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+            let mut connection = std::pin::pin!(
+                builder.serve_connection(TokioIo::new(Localhost::new(stream)), service)
+            );
             tokio::select! {
                 // Whatever a client does wrong ends its connection.
                 _ended = connection.as_mut() => return,

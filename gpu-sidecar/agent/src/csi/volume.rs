@@ -11,9 +11,8 @@
 //! A volume that cannot be published leaves nothing behind: the kubelet asks again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +21,9 @@ use annotations::values::dns_label;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use super::mounts;
+use super::helper::{Helper, Part, Request};
+use super::kubelet::Kubelet;
+use super::make_folder as make;
 use crate::config::CsiConfig;
 use crate::identity::is_uid;
 use crate::node::Node;
@@ -47,6 +48,8 @@ const POD: &str = "csi.storage.k8s.io/pod.";
 #[derive(Debug)]
 pub(crate) struct Volumes {
     config: CsiConfig,
+    kubelet: Kubelet,
+    helper: Helper,
     directory: PathBuf,
     node: Arc<Node>,
     pods: Arc<Pods>,
@@ -85,12 +88,15 @@ impl Drop for Turn<'_> {
 impl Volumes {
     pub(crate) fn new(
         config: CsiConfig,
+        kubelet: Kubelet,
         directory: PathBuf,
         node: Arc<Node>,
         pods: Arc<Pods>,
     ) -> Self {
         Self {
+            helper: Helper::new(config.host_process),
             config,
+            kubelet,
             directory,
             node,
             pods,
@@ -125,7 +131,7 @@ impl Volumes {
     ) -> Result<(), Status> {
         let target = self.target(target)?;
         let asked = Asked::read(attributes)?;
-        if pod_of(&self.config.kubelet_directory, &target) != Some(&asked.uid) {
+        if pod_of(&self.kubelet.directory, &target) != Some(&asked.uid) {
             let text = format!(
                 "target_path {} is not of pod {}",
                 target.display(),
@@ -168,7 +174,7 @@ impl Volumes {
     /// What is asked cannot be used, or the kernel refuses.
     pub(crate) fn unpublish(&self, id: &str, target: &str) -> Result<(), Status> {
         let target = self.target(target)?;
-        let Some(uid) = pod_of(&self.config.kubelet_directory, &target).map(str::to_owned) else {
+        let Some(uid) = pod_of(&self.kubelet.directory, &target).map(str::to_owned) else {
             let text = format!("target_path {} is of no pod", target.display());
             return Err(Status::invalid_argument(text));
         };
@@ -195,7 +201,8 @@ impl Volumes {
             let Ok(_turn) = self.turn(&name) else {
                 continue;
             };
-            let known = self.config.kubelet_directory.join("pods").join(&name);
+            let known = self.kubelet.directory.join("pods").join(&name);
+            let known = self.kubelet.seen_from_here(&known);
             if matches!(known.try_exists(), Ok(false)) {
                 let gone = self.take_away(&folder, &record.target);
                 tracing::info!(
@@ -213,12 +220,12 @@ impl Volumes {
         let is_plain = path
             .components()
             .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-        if is_plain && path.is_absolute() && path.starts_with(&self.config.kubelet_directory) {
+        if is_plain && path.is_absolute() && path.starts_with(&self.kubelet.directory) {
             return Ok(path);
         }
         Err(Status::invalid_argument(format!(
             "target_path {target:?}: allowed: a path below {}",
-            self.config.kubelet_directory.display()
+            self.kubelet.directory.display()
         )))
     }
 
@@ -257,45 +264,31 @@ impl Volumes {
             slot.filter(|slot| slot.kind == SlotKind::Mps)
                 .and_then(|slot| slot.mps_pipe.clone())
         };
-        let empty = folder.join("lease");
-        let parts = [
-            ("gate", Some(folder.join("gate")), true),
-            ("lease", Some(empty.clone()), true),
-            ("mps", pipe.filter(|pipe| pipe.is_dir()), true),
-            ("shm", Some(self.config.shared_memory.clone()), false),
-            ("softgpu", self.config.software_gpu.clone(), true),
-        ];
-        let mount = || -> io::Result<()> {
-            make(&empty)?;
-            make(target)?;
-            mounts::make_root(target)?;
-            for (name, ..) in &parts {
-                // On a volume that is published already nothing can be made, and nothing is missing.
-                match make(&target.join(name)) {
-                    Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {}
-                    other => other?,
-                }
-            }
-            for (name, source, is_read_only) in &parts {
-                if let Some(source) = source {
-                    mounts::bind(source, &target.join(name), *is_read_only).map_err(|error| {
-                        io::Error::new(error.kind(), format!("{}: {error}", source.display()))
-                    })?;
-                }
-            }
-            mounts::seal_root(target)
+        let part = |name: &str, source: Option<PathBuf>, is_read_only| Part {
+            name: name.to_owned(),
+            source,
+            is_read_only,
         };
-        mount().map_err(wrong("the volume cannot be mounted"))
+        let shared = self.config.shared_memory.clone();
+        let request = Request::Show {
+            target: target.to_path_buf(),
+            parts: vec![
+                part("gate", Some(folder.join("gate")), true),
+                part("lease", Some(folder.join("lease")), true),
+                part("mps", pipe.filter(|pipe| pipe.is_dir()), true),
+                part("shm", Some(shared), false),
+                part("softgpu", self.config.software_gpu.clone(), true),
+            ],
+        };
+        self.helper
+            .call(&request)
+            .map_err(wrong("the volume cannot be mounted"))
     }
 
     /// Takes back what is mounted at a target, and the pod's folder. An empty path is none.
     fn take_away(&self, folder: &Path, target: &Path) -> io::Result<()> {
-        // Detached as a whole: what is mounted in it goes with it.
-        mounts::take_back(target)?;
-        match fs::remove_dir(target) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        let target = target.to_path_buf();
+        self.helper.call(&Request::TakeBack { target })?;
         if folder.as_os_str().is_empty() {
             return Ok(());
         }
@@ -316,10 +309,6 @@ fn remove_all(folder: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-fn make(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o755).create(folder)
 }
 
 fn wrong(what: &'static str) -> impl FnOnce(io::Error) -> Status {

@@ -1,4 +1,4 @@
-//! The agent as the kubelet's driver of inline volumes, in a mount namespace of the test's own.
+//! The agent as the kubelet's driver of inline volumes, which are mounted in a mount namespace of the test's own.
 #![expect(clippy::print_stderr, reason = "says what was not done")]
 
 use std::collections::HashMap;
@@ -116,23 +116,23 @@ impl Kubelet {
         let mut node = Node::new(H100, "");
         let shared = node.folder("shm");
         fs::create_dir(&shared).unwrap();
-        node.config = format!(
-            "[csi]\nkubelet-directory = {:?}\nnode = \"node-1\"\nshared-memory = {shared:?}\nsoftware-gpu = {:?}\n",
-            node.folder("kubelet"),
-            node.softgpu(),
-        );
         let holder = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sleep", "infinity"])
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
+        node.config = format!(
+            "[csi]\nhost-process = {}\nkubelet-directory = {:?}\nnode = \"node-1\"\nshared-memory = {shared:?}\nsoftware-gpu = {:?}\n",
+            holder.id(),
+            node.folder("kubelet"),
+            node.softgpu(),
+        );
         let own = fs::read_link("/proc/self/ns/mnt").unwrap();
         until("it has mounts of its own", || {
             let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id())).ok()?;
             let program = fs::read_to_string(format!("/proc/{}/comm", holder.id())).ok()?;
             (its != own && program == "sleep\n").then_some(())
         });
-        node.mounts = Some(holder.id());
         let mut kubelet = Self { node, holder };
         kubelet.start();
         Some(kubelet)

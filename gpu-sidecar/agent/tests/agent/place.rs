@@ -82,8 +82,6 @@ pub(crate) fn check(text: &str, arguments: &[&str]) -> Output {
 pub(crate) struct Node {
     own: TempDir,
     agent: Option<Child>,
-    /// The process in whose mount namespace agents run.
-    pub(crate) mounts: Option<u32>,
     /// More lines of its configuration.
     pub(crate) config: String,
 }
@@ -109,7 +107,6 @@ impl Node {
         Self {
             own,
             agent: None,
-            mounts: None,
             config: config.to_owned(),
         }
     }
@@ -161,16 +158,6 @@ impl Node {
         let file = self.own.path().join("agent.toml");
         fs::write(&file, text).unwrap();
         let mut command = program();
-        if let Some(pid) = self.mounts {
-            // It becomes the program: the process is the same.
-            let program = command.get_program().to_owned();
-            command = Command::new("nsenter");
-            command
-                .stdin(Stdio::null())
-                .env_remove("WEIR_SOFTGPU")
-                .arg(format!("--mount=/proc/{pid}/ns/mnt"))
-                .arg(program);
-        }
         command.arg("run").arg("--config").arg(file).args(arguments);
         command
     }

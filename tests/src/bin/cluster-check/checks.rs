@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::gpu;
 use crate::kubectl::{self, until};
 use crate::load::{Outcome, Target};
 use crate::options::Options;
@@ -57,6 +58,7 @@ const STEADY: Function<'static> = Function {
     name: "steady",
     takes: Duration::from_millis(20),
     concurrency: 10,
+    is_on_gpu: false,
     annotations: &[],
     traffic: None,
 };
@@ -143,7 +145,7 @@ impl Checks {
             "kill" => self.kill().await,
             "api-outage" => self.api_outage().await,
             "traffic-split" => self.traffic_split().await,
-            "gpu-function" => not_tried("the agent is not delivered into pods yet"),
+            "gpu-function" => self.gpu_function().await,
             "full-node" => not_tried("needs leases"),
             "internal-tls" => self.internal_tls().await,
             "wrong-annotations" => self.wrong_annotations().await,
@@ -214,6 +216,16 @@ impl Checks {
                 &deployment,
                 "--timeout=120s",
             ])?;
+        }
+        if self.options.overlay == "softgpu" {
+            let agents = [
+                "-n",
+                "weir-agent",
+                "rollout",
+                "status",
+                "daemonset/weir-agent",
+            ];
+            kubectl::run(&[&agents[..], &["--timeout=120s"]].concat())?;
         }
         Ok(())
     }
@@ -300,6 +312,7 @@ impl Checks {
             name: "scaled",
             takes: Duration::from_millis(500),
             concurrency: 10,
+            is_on_gpu: false,
             annotations: &annotations,
             traffic: None,
         };
@@ -448,6 +461,7 @@ impl Checks {
             name: "split",
             takes: Duration::from_millis(takes),
             concurrency: 10,
+            is_on_gpu: false,
             annotations: &[
                 ("weir.dev/slo", "2s"),
                 ("autoscaling.knative.dev/min-scale", "1"),
@@ -503,6 +517,19 @@ impl Checks {
         })
     }
 
+    async fn gpu_function(&self) -> anyhow::Result<Finding> {
+        if self.options.overlay != "softgpu" {
+            return not_tried("needs --overlay softgpu");
+        }
+        let load = self.target()?.load();
+        let shares = gpu::check(&self.options).await?;
+        let mut finding = none_failed(&load.stop().await, shares.note);
+        // More is asked of the slot than it has: what is refused is no failure.
+        finding.requests += shares.outcome.0.len();
+        finding.passed = finding.passed.map(|passed| passed && shares.is_good);
+        Ok(finding)
+    }
+
     async fn internal_tls(&self) -> anyhow::Result<Finding> {
         let Some((on, off)) = &self.options.tls else {
             return not_tried("--tls-on and --tls-off are not given");
@@ -548,6 +575,7 @@ impl Checks {
             name: "wrong",
             takes: Duration::from_millis(5),
             concurrency: 1,
+            is_on_gpu: false,
             annotations,
             traffic: None,
         };

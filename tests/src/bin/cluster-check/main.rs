@@ -9,6 +9,7 @@
 )]
 
 mod checks;
+mod gpu;
 mod kubectl;
 mod load;
 mod options;

@@ -5,10 +5,10 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 pub(crate) const USAGE: &str = "usage: check --gateway HOST[:PORT] --images PREFIX[:TAG] [--only NAME[,NAME...]] [--from PREFIX[:TAG]]\n\
     \x20            [--overlay NAME] [--api-stop COMMAND --api-start COMMAND] [--tls-on COMMAND --tls-off COMMAND]\n\
     --gateway HOST:PORT   where the ingress takes requests (port 80)\n\
-    --images PREFIX:TAG   of activator-ext, queue-proxy and model-server: PREFIX/activator-ext:TAG (TAG: this version's)\n\
+    --images PREFIX:TAG   of activator-ext, queue-proxy, gpu-sidecar, weir and model-server: PREFIX/activator-ext:TAG (TAG: this version's)\n\
     --only NAMES          these checks alone, in their order; what they need of others is done as well\n\
     --from PREFIX:TAG     images of an earlier version, to be upgraded from\n\
-    --overlay NAME        of manifests/overlays (kourier)\n\
+    --overlay NAME        of manifests/overlays (softgpu)\n\
     --api-stop, --api-start  shell commands that stop the API server and start it again\n\
     --tls-on, --tls-off   shell commands that switch Knative's system-internal-tls, certificates for namespace weir-check included\n\
     KUBECONFIG names the cluster. Prints JSON; exit code 0: no check failed, 1: one did, 2: bad usage.";
@@ -33,7 +33,7 @@ impl Options {
         let mut images = None;
         let (mut only, mut from, mut stop, mut start) = (Vec::new(), None, None, None);
         let (mut on, mut off) = (None, None);
-        let mut overlay = "kourier".to_owned();
+        let mut overlay = "softgpu".to_owned();
         for pair in arguments.chunks(2) {
             let [name, value] = pair else {
                 return Err(format!("{} needs a value", pair.concat()));

@@ -9,9 +9,9 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::kubectl;
 use crate::load::Target;
 use crate::options::Options;
+use crate::{gpu, kubectl};
 
 /// Where the checks' functions are.
 pub(crate) const NAMESPACE: &str = "weir-check";
@@ -27,6 +27,8 @@ pub(crate) struct Function<'a> {
     pub(crate) takes: Duration,
     /// `containerConcurrency`.
     pub(crate) concurrency: u32,
+    /// It computes on a GPU.
+    pub(crate) is_on_gpu: bool,
     /// Annotations of its template.
     pub(crate) annotations: &'a [(&'a str, &'a str)],
     /// The traffic of its Service; `None`: all to the newest revision.
@@ -36,7 +38,7 @@ pub(crate) struct Function<'a> {
 /// What opts a revision in.
 pub(crate) const OPTED_IN: [(&str, &str); 1] = [("weir.dev/slo", "2s")];
 /// Programs whose images the manifests name.
-const PROGRAMS: [&str; 2] = ["activator-ext", "queue-proxy"];
+const PROGRAMS: [&str; 4] = ["activator-ext", "queue-proxy", "gpu-sidecar", "weir"];
 
 impl Function<'_> {
     /// Returns its Service.
@@ -49,11 +51,16 @@ impl Function<'_> {
         annotations
             .entry("autoscaling.knative.dev/window")
             .or_insert_with(|| json!("10s"));
-        let environment = json!([
-            {"name": "MODEL_DEVICE", "value": "cpu"},
-            {"name": "MODEL_FIXED_US", "value": self.takes.as_micros().to_string()},
-            {"name": "MODEL_CONCURRENCY", "value": self.concurrency.clamp(1, 128).to_string()},
-        ]);
+        let environment = if self.is_on_gpu {
+            gpu::environment(self.takes)
+        } else {
+            let concurrency = self.concurrency.clamp(1, 128).to_string();
+            vec![
+                json!({"name": "MODEL_DEVICE", "value": "cpu"}),
+                json!({"name": "MODEL_FIXED_US", "value": self.takes.as_micros().to_string()}),
+                json!({"name": "MODEL_CONCURRENCY", "value": concurrency}),
+            ]
+        };
         let container = json!({
             "image": options.image("model-server"),
             "imagePullPolicy": "IfNotPresent",

@@ -1,0 +1,179 @@
+//! Functions with a GPU: their shares of a slot, and why one waits.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::kubectl::{self, until};
+use crate::load::Outcome;
+use crate::options::Options;
+use crate::world::{Function, NAMESPACE, SOON};
+
+/// Shares are measured over this time.
+const MEASURED: Duration = Duration::from_secs(20);
+/// A share may be so many points off.
+const POINTS: f64 = 2.0;
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    pub(crate) is_good: bool,
+    pub(crate) note: String,
+    pub(crate) outcome: Outcome,
+}
+
+const ALWAYS: (&str, &str) = ("autoscaling.knative.dev/min-scale", "1");
+const AT_MOST: (&str, &str) = ("autoscaling.knative.dev/max-scale", "1");
+const SHARED: (&str, &str) = ("weir.dev/isolation", "shared");
+const MEMORY: (&str, &str) = ("weir.dev/gpu-memory", "256Mi");
+
+fn function(name: &'static str, annotations: &'static [(&str, &str)]) -> Function<'static> {
+    Function {
+        name,
+        takes: Duration::from_millis(20),
+        concurrency: 1,
+        annotations,
+        is_on_gpu: true,
+        traffic: None,
+    }
+}
+
+/// Two functions that always compute share a slot as they ask; one that fits nowhere waits with the scheduler's words, and one that
+/// the agent does not take with the agent's.
+pub(crate) async fn check(options: &Options) -> anyhow::Result<Shares> {
+    let small = function(
+        "tenth",
+        &[
+            ALWAYS,
+            AT_MOST,
+            SHARED,
+            MEMORY,
+            ("weir.dev/quota-request", "0.1"),
+        ],
+    );
+    let large = function(
+        "nine-tenths",
+        &[
+            ALWAYS,
+            AT_MOST,
+            SHARED,
+            MEMORY,
+            ("weir.dev/quota-request", "0.9"),
+        ],
+    );
+    small.apply(options).await?;
+    large.apply(options).await?;
+    let loads = [small.target(options)?.load(), large.target(options)?.load()];
+    sleep(Duration::from_secs(10)).await;
+    let begin = (used()?, Instant::now());
+    sleep(MEASURED).await;
+    let end = (used()?, Instant::now());
+    let seconds = (end.1 - begin.1).as_secs_f64();
+    let share = |name: &str| {
+        let of = |page: &BTreeMap<String, f64>| page.get(name).copied().unwrap_or_default();
+        100.0 * (of(&end.0) - of(&begin.0)) / seconds
+    };
+    let shares = [share(small.name), share(large.name)];
+    let mut outcome = Outcome::default();
+    for load in loads {
+        outcome.0.extend(load.stop().await.0);
+    }
+    let unplaced = function(
+        "unplaced",
+        &[ALWAYS, SHARED, MEMORY, ("weir.dev/quota-request", "0.5")],
+    );
+    let unplaced = waits(options, &unplaced, "Insufficient weir.dev/plan-permille").await?;
+    let refused = function("refused", &[ALWAYS, MEMORY]);
+    let text = "isolation: strict and tenant need an exclusive slot";
+    let refused = waits(options, &refused, text).await?;
+    for name in [small.name, large.name] {
+        kubectl::run(&["-n", NAMESPACE, "delete", "ksvc", name])?;
+    }
+    until("their pods are gone", SOON, || {
+        Ok(pods("tenth")?.is_empty() && pods("nine-tenths")?.is_empty())
+    })
+    .await?;
+    let is_good = (shares[0] - 10.0).abs() <= POINTS && (shares[1] - 90.0).abs() <= POINTS;
+    Ok(Shares {
+        is_good,
+        note: format!(
+            "{:.1} and {:.1} % of the slot's time for 10 and 90; Pending: {unplaced}; refused: {refused}",
+            shares[0], shares[1]
+        ),
+        outcome,
+    })
+}
+
+fn pods(service: &str) -> anyhow::Result<Vec<Value>> {
+    let label = format!("serving.knative.dev/service={service}");
+    kubectl::list(&["pods", "-n", NAMESPACE, "-l", &label])
+}
+
+/// Creates a function and waits until an event about one of its pods has this text, which is returned as a whole.
+async fn waits(options: &Options, function: &Function<'_>, text: &str) -> anyhow::Result<String> {
+    kubectl::run(&["-n", NAMESPACE, "delete", "events", "--all"])?;
+    let manifest = function.manifest(options).to_string();
+    kubectl::run_with(&["apply", "-f", "-"], &manifest)?;
+    let prefix = format!("{}-", function.name);
+    let mut found = String::new();
+    let what = format!("an event about {}: {text}", function.name);
+    until(&what, SOON, || {
+        let events = kubectl::list(&["events", "-n", NAMESPACE])?;
+        let event = events.iter().find_map(|event| {
+            let of = event["involvedObject"]["name"].as_str()?;
+            let message = event["message"].as_str()?;
+            (of.starts_with(&prefix) && message.contains(text)).then(|| message.to_owned())
+        });
+        found = event.unwrap_or_default();
+        Ok(!found.is_empty())
+    })
+    .await?;
+    kubectl::run(&["-n", NAMESPACE, "delete", "ksvc", function.name])?;
+    until("its pods are gone", SOON, || {
+        Ok(pods(function.name)?.is_empty())
+    })
+    .await?;
+    Ok(found)
+}
+
+/// Returns the seconds for which the GPUs have computed for each function, over all agents.
+fn used() -> anyhow::Result<BTreeMap<String, f64>> {
+    let agents = [
+        "pods",
+        "-n",
+        "weir-agent",
+        "-l",
+        "app.kubernetes.io/name=weir-agent",
+    ];
+    let agents = kubectl::list(&agents)?;
+    ensure!(!agents.is_empty(), "there is no agent");
+    let mut used = BTreeMap::new();
+    for agent in &agents {
+        let name = agent["metadata"]["name"].as_str().unwrap_or_default();
+        let path = format!("/api/v1/namespaces/weir-agent/pods/{name}:9471/proxy/metrics");
+        let page = kubectl::run(&["get", "--raw", &path])?;
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with("weir_gpu_used_seconds_total{"));
+        for line in lines {
+            let (labels, value) = line.rsplit_once(' ').context("a value")?;
+            let function = labels.split("function=\"").nth(1).unwrap_or_default();
+            let function = function.split('"').next().unwrap_or_default();
+            *used.entry(function.to_owned()).or_insert(0.0) += value.parse::<f64>()?;
+        }
+    }
+    Ok(used)
+}
+
+/// The part of a container's environment that makes model-server compute on a GPU for so long.
+pub(crate) fn environment(takes: Duration) -> Vec<Value> {
+    let kernels = format!("{}x1ms", takes.as_millis().max(1));
+    vec![
+        json!({"name": "MODEL_DEVICE", "value": "gpu"}),
+        json!({"name": "MODEL_KERNELS", "value": kernels}),
+        json!({"name": "MODEL_WEIGHTS", "value": "16MiB"}),
+    ]
+}
