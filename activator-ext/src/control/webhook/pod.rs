@@ -18,8 +18,8 @@ const VOLUME: &str = "weir";
 const MOUNT: &str = "/weir";
 /// Where a user container sees the pipe of the MPS daemon.
 pub(crate) const MPS_MOUNT: &str = "/weir-mps";
-/// Where it sees the software GPU.
-const SOFTGPU_MOUNT: &str = "/weir-softgpu";
+/// Where it sees the software GPU: at the node's own path, by which a software GPU has its UUIDs.
+const SOFTGPU_MOUNT: &str = "/run/weir/softgpu";
 /// The memory that MPS shares between processes.
 const SHM_MOUNT: &str = "/dev/shm";
 /// The preload library.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, chmodat, flock, open};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
@@ -133,6 +133,9 @@ pub fn listen_in(folder: &Path) -> Result<OwnedFd, PlaceError> {
     }
     let socket = new_socket().map_err(wrong())?;
     bind(&socket, &address).map_err(wrong())?;
+    // As a GPU's device file: who may use it follows from who sees the folder.
+    let anyone = Mode::from_raw_mode(0o666);
+    chmodat(&at, SOCKET, anyone, AtFlags::empty()).map_err(wrong())?;
     listen(&socket, 1024).map_err(wrong())?;
     Ok(socket)
 }

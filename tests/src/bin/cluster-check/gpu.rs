@@ -28,13 +28,14 @@ pub(crate) struct Shares {
 const ALWAYS: (&str, &str) = ("autoscaling.knative.dev/min-scale", "1");
 const AT_MOST: (&str, &str) = ("autoscaling.knative.dev/max-scale", "1");
 const SHARED: (&str, &str) = ("weir.dev/isolation", "shared");
-const MEMORY: (&str, &str) = ("weir.dev/gpu-memory", "256Mi");
+const MEMORY: (&str, &str) = ("weir.dev/gpu-memory", "1Gi");
 
 fn function(name: &'static str, annotations: &'static [(&str, &str)]) -> Function<'static> {
     Function {
         name,
         takes: Duration::from_millis(20),
-        concurrency: 1,
+        // Several at once: there is always one that could compute.
+        concurrency: 8,
         annotations,
         is_on_gpu: true,
         traffic: None,
@@ -52,6 +53,7 @@ pub(crate) async fn check(options: &Options) -> anyhow::Result<Shares> {
             SHARED,
             MEMORY,
             ("weir.dev/quota-request", "0.1"),
+            ("weir.dev/quota-limit", "0.1"),
         ],
     );
     let large = function(
@@ -169,11 +171,12 @@ fn used() -> anyhow::Result<BTreeMap<String, f64>> {
 }
 
 /// The part of a container's environment that makes model-server compute on a GPU for so long.
-pub(crate) fn environment(takes: Duration) -> Vec<Value> {
-    let kernels = format!("{}x1ms", takes.as_millis().max(1));
+pub(crate) fn environment(takes: Duration, concurrency: u32) -> Vec<Value> {
+    let kernels = format!("{}x5ms", takes.as_millis().div_ceil(5));
     vec![
         json!({"name": "MODEL_DEVICE", "value": "gpu"}),
         json!({"name": "MODEL_KERNELS", "value": kernels}),
         json!({"name": "MODEL_WEIGHTS", "value": "16MiB"}),
+        json!({"name": "MODEL_CONCURRENCY", "value": concurrency.clamp(1, 128).to_string()}),
     ]
 }

@@ -52,7 +52,7 @@ impl Function<'_> {
             .entry("autoscaling.knative.dev/window")
             .or_insert_with(|| json!("10s"));
         let environment = if self.is_on_gpu {
-            gpu::environment(self.takes)
+            gpu::environment(self.takes, self.concurrency)
         } else {
             let concurrency = self.concurrency.clamp(1, 128).to_string();
             vec![
