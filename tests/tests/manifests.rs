@@ -70,11 +70,17 @@ fn every_file_is_named_by_its_folder_and_every_object_once() {
     assert!(found.len() >= 2, "{found:?}");
     for folder in found {
         let kustomization = &documents(&folder.join("kustomization.yaml"))[0];
-        let lists = ["resources", "configurations"].map(|key| kustomization[key].as_array());
-        let named: BTreeSet<_> = lists
-            .into_iter()
-            .flatten()
-            .flatten()
+        let list = |of: &Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
+        let mut named: Vec<Value> = ["resources", "components", "configurations"]
+            .iter()
+            .flat_map(|key| list(kustomization, key))
+            .collect();
+        let patches = list(kustomization, "patches");
+        named.extend(patches.iter().map(|patch| patch["path"].clone()));
+        let generators = list(kustomization, "configMapGenerator");
+        named.extend(generators.iter().flat_map(|it| list(it, "files")));
+        let named: BTreeSet<_> = named
+            .iter()
             .map(|it| folder.join(it.as_str().unwrap()))
             .collect();
         for path in &named {

@@ -222,7 +222,6 @@ async fn in_time<T>(handshake: impl Future<Output = io::Result<T>>) -> io::Resul
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -273,3 +273,32 @@ fn files_that_cannot_be_read_are_said_so() {
     std::fs::write(folder.path().join("long"), long).unwrap();
     assert_eq!(said("long"), "is larger than 1048576 bytes");
 }
+
+#[test]
+fn the_manifests_configurations_hold() {
+    for text in [
+        include_str!("../../../../manifests/components/agent/agent.toml"),
+        include_str!("../../../../manifests/components/softgpu/agent.toml"),
+    ] {
+        let config = Config::parse(text).unwrap();
+        let csi = config.csi.unwrap();
+        assert_eq!(csi.host_process, Some(HostProcess::Kubelet));
+        assert!(config.node.certificates.is_some());
+        assert!(!config.node.control_address.ip().is_loopback());
+    }
+}
+
+#[test]
+fn what_the_kubelet_is_to_be_found_by_is_checked() {
+    let host = |value: &str| Config::parse(&format!("[csi]\nhost-process = {value}\n"));
+    let found = host("1").unwrap().csi.unwrap().host_process;
+    assert_eq!(found, Some(HostProcess::Id(1)));
+    let problems = host("\"dockerd\"").unwrap_err();
+    assert_eq!(problems[0].key, "csi.host-process");
+    assert!(
+        problems[0]
+            .text
+            .ends_with("allowed: kubelet, or the id of a process"),
+        "{problems:?}"
+    );
+}
