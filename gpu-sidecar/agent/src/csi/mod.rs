@@ -47,6 +47,8 @@ pub(crate) const DRIVER: &str = "csi.weir.dev";
 const CONNECTIONS_MAX: usize = 16;
 /// Requests of one connection at a time.
 const STREAMS_MAX: u32 = 64;
+/// Volumes that are worked on at a time, of the threads that scrapes and questions wait on as well; more wait.
+const VOLUMES_AT_ONCE: usize = 8;
 /// A connection without an answer to a ping for this long is closed.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// What is under way at the end has this long.
@@ -69,6 +71,7 @@ struct Driver {
     volumes: Arc<Volumes>,
     endpoint: PathBuf,
     node: String,
+    places: Arc<Semaphore>,
 }
 
 /// Serves both sockets until it is cancelled, and takes them away.
@@ -98,6 +101,7 @@ pub(crate) async fn serve(
         volumes,
         endpoint,
         node,
+        places: Arc::new(Semaphore::new(VOLUMES_AT_ONCE)),
     });
     // By the registration the kubelet learns of the other one, which is to be there then.
     let listeners = [listen(&sockets.driver)?, listen(&sockets.registration)?];
@@ -241,9 +245,9 @@ impl Driver {
                 unary(request, |_: Empty| async { Ok(info) }).await
             }
             "/csi.v1.Node/NodePublishVolume" => {
-                let volumes = Arc::clone(&self.volumes);
+                let (volumes, places) = (Arc::clone(&self.volumes), Arc::clone(&self.places));
                 unary(request, |asked: Publish| {
-                    blocking(move || {
+                    blocking(places, move || {
                         let (id, target) = (&asked.volume_id, &asked.target_path);
                         volumes
                             .publish(id, target, &asked.volume_context)
@@ -255,9 +259,11 @@ impl Driver {
                 .await
             }
             "/csi.v1.Node/NodeUnpublishVolume" => {
-                let volumes = Arc::clone(&self.volumes);
+                let (volumes, places) = (Arc::clone(&self.volumes), Arc::clone(&self.places));
                 unary(request, |asked: Unpublish| {
-                    blocking(move || volumes.unpublish(&asked.volume_id, &asked.target_path))
+                    blocking(places, move || {
+                        volumes.unpublish(&asked.volume_id, &asked.target_path)
+                    })
                 })
                 .await
             }
@@ -287,8 +293,15 @@ where
 
 /// Runs on a thread of its own what waits for the kernel and for the agent.
 async fn blocking(
+    places: Arc<Semaphore>,
     work: impl FnOnce() -> Result<(), Status> + Send + 'static,
 ) -> Result<Empty, Status> {
+    let place = places.acquire_owned().await;
+    // The kubelet may hang up meanwhile: the work goes on.
+    let work = move || {
+        let _place = place;
+        work()
+    };
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome.map(|()| Empty {}),
         Err(error) => Err(Status::internal(error.to_string())),
