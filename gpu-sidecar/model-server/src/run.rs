@@ -118,6 +118,12 @@ async fn run(settings: Settings) -> ExitCode {
         Ok(listener) => listener,
         Err(error) => return fail(&format!("cannot listen on {bind}:{port}: {error}"), 1),
     };
+    if port == 0
+        && let Ok(address) = listener.local_addr()
+    {
+        // Who asked for any free port reads which one it is; a closed standard output is no reason not to serve.
+        let _written = writeln!(std::io::stdout(), "listening on {address}");
+    }
     let (Ok(terminate), Ok(interrupt)) = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),

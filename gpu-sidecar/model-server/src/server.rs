@@ -36,6 +36,7 @@ pub(crate) struct Server {
     load: Mutex<Duration>,
     /// The block that the next batch checks first.
     turn: AtomicUsize,
+    running: AtomicUsize,
     served: AtomicU64,
     batches: AtomicU64,
     errors: AtomicU64,
@@ -54,6 +55,8 @@ pub(crate) struct Stats<'a> {
     /// Served to the end.
     requests: u64,
     waiting: usize,
+    /// Batches that are computed now.
+    running: usize,
     batches: u64,
     errors: u64,
     /// Answers with a checksum that was not the right one; only where the server verifies.
@@ -82,6 +85,7 @@ impl Server {
             device: Mutex::default(),
             load: Mutex::default(),
             turn: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
             served: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             errors: AtomicU64::new(0),
@@ -150,7 +154,11 @@ impl Server {
                 // Whoever asked may have gone.
                 drop(reply.send(checked));
             }
-            Next::Batch(jobs) => self.compute(lane, jobs),
+            Next::Batch(jobs) => {
+                self.running.fetch_add(1, Ordering::Relaxed);
+                self.compute(lane, jobs);
+                self.running.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -271,6 +279,7 @@ impl Server {
             },
             requests: self.served(),
             waiting: self.queue.waiting(),
+            running: self.running.load(Ordering::Relaxed),
             batches: count(&self.batches),
             errors: count(&self.errors),
             wrong: count(&self.wrong),

@@ -2,7 +2,7 @@
 //!
 //! | option | variable | meaning | default |
 //! |---|---|---|---|
-//! | `--port N` | `PORT` | where it listens | required |
+//! | `--port N` | `PORT` | where it listens; 0: on any free port, printed as `listening on 127.0.0.1:34567` | required |
 //! | `--bind IP` | `MODEL_BIND` | on which address | 127.0.0.1 |
 //! | `--device D` | `MODEL_DEVICE` | `gpu`: through the CUDA driver; `cpu`: service time is waited | `gpu` with a model, weights or kernels, else `cpu` |
 //! | `--gpu N` | `MODEL_GPU` | which of the visible GPUs | 0 |
@@ -49,7 +49,7 @@ const IO_BYTES_MAX: u64 = 1 << 28;
 #[derive(Debug, Default, Parser)]
 #[command(name = "model-server", version, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
-    /// Where it listens (PORT).
+    /// Where it listens; 0 for any free port (PORT).
     #[arg(long, value_name = "N")]
     port: Option<String>,
     /// On which address (MODEL_BIND; default 127.0.0.1).

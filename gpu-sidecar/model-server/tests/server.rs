@@ -54,20 +54,30 @@ fn poll(what: &str, mut is_there: impl FnMut() -> bool) {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 impl Server {
     fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let port = free_port();
-        let child = command(Some(port), arguments, variables).spawn().unwrap();
-        let server = Self { child, port };
-        poll("not ready", || {
-            TcpStream::connect(("127.0.0.1", port)).is_ok() && server.get("/ready").0 == 200
-        });
+        let server = Self::listening(arguments, variables);
+        poll("not ready", || server.get("/ready").0 == 200);
         server
+    }
+
+    /// A server on a port of its own choice, which nothing else can have taken in the meantime.
+    fn listening(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut child = command(Some(0), arguments, variables).spawn().unwrap();
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let port = line.trim_end().strip_prefix("listening on 127.0.0.1:");
+        let port = port.unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
+        Self { child, port }
+    }
+
+    /// Blocks until one request is computed and one more waits for it.
+    fn wait_until_one_runs_and_one_waits(&self) {
+        poll("nobody waits behind another", || {
+            let stats = self.stats();
+            stats["running"] == 1 && stats["waiting"] == 1
+        });
     }
 
     fn connect(&self) -> TcpStream {
@@ -122,19 +132,19 @@ impl Server {
     }
 }
 
-fn send(stream: &mut TcpStream, head: &str, body: &str) {
+fn send(stream: &mut TcpStream, head: &str, body: &str) -> std::io::Result<()> {
     let length = body.len();
     let request = format!(
         "{head} HTTP/1.1\r\nHost: model\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
     );
-    stream.write_all(request.as_bytes()).unwrap();
+    stream.write_all(request.as_bytes())
 }
 
-/// Status and body of an answer that says its length.
+/// Status and body of an answer that says its length; 0 where the server broke off.
 fn exchange(mut stream: TcpStream, head: &str, body: &str) -> (u16, String) {
-    send(&mut stream, head, body);
     let mut answer = String::new();
-    if stream.read_to_string(&mut answer).is_err() || answer.is_empty() {
+    let exchanged = send(&mut stream, head, body).and_then(|()| stream.read_to_string(&mut answer));
+    if exchanged.is_err() || answer.is_empty() {
         return (0, String::new());
     }
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -226,7 +236,7 @@ fn one_at_a_time_unless_told_otherwise() {
     // Either may come first.
     let _one = one.infer_beside(LONG);
     let _other = one.infer_beside(LONG);
-    poll("nobody waits", || one.stats()["waiting"] == 1);
+    one.wait_until_one_runs_and_one_waits();
     assert_eq!(one.get("/served").1, "0");
 }
 
@@ -235,7 +245,7 @@ fn streamed_output_comes_line_by_line() {
     let server = Server::start(&[], &[("MODEL_OUTPUT_NS", "1000000")]);
     let mut stream = server.connect();
     let body = r#"{"input": 0, "output": 3, "stream": true}"#;
-    send(&mut stream, "POST /infer", body);
+    send(&mut stream, "POST /infer", body).unwrap();
     let lines: Vec<String> = BufReader::new(stream).lines().map(Result::unwrap).collect();
     assert!(lines[0].contains("200"), "{lines:?}");
     assert!(
@@ -253,7 +263,7 @@ fn a_unit_does_not_wait_for_the_next_one() {
     let server = Server::start(&["--device", "cpu", "--kernels", "1x1us,1x500s"], &[]);
     let mut stream = server.connect();
     let body = r#"{"input": 0, "output": 2, "stream": true}"#;
-    send(&mut stream, "POST /infer", body);
+    send(&mut stream, "POST /infer", body).unwrap();
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
     assert!(lines.any(|line| line == r#"{"unit":1}"#));
     assert_eq!(server.get("/served").1, "0");
@@ -301,7 +311,7 @@ fn every_batch_checks_the_next_blocks_of_the_weights() {
 fn what_runs_and_waits_is_finished_after_sigterm() {
     let mut server = Server::start(&[], &[("MODEL_FIXED_US", "1000000")]);
     let clients = [server.infer_beside(NOTHING), server.infer_beside(NOTHING)];
-    poll("nobody waits", || server.stats()["waiting"] == 1);
+    server.wait_until_one_runs_and_one_waits();
     let idle = server.connect();
     server.terminate();
     for client in clients {
@@ -316,7 +326,7 @@ fn what_runs_and_waits_is_finished_after_sigterm() {
 fn what_runs_for_too_long_is_broken_off() {
     let mut server = Server::start(&["--drain", "10ms"], &[("MODEL_FIXED_US", "600000000")]);
     let clients = [server.infer_beside(NOTHING), server.infer_beside(NOTHING)];
-    poll("nobody waits", || server.stats()["waiting"] == 1);
+    server.wait_until_one_runs_and_one_waits();
     server.terminate();
     assert_eq!(server.exit().code(), Some(0));
     assert!(server.complaint().contains("they are broken off"));
@@ -327,20 +337,12 @@ fn what_runs_for_too_long_is_broken_off() {
 
 #[test]
 fn a_gpu_that_is_not_there_ends_the_server_with_a_reason() {
-    let port = free_port();
-    let child = command(
-        Some(port),
-        &["--model", "resnet-50", "--bytes", "4096"],
-        &[],
-    )
-    .spawn();
-    let mut server = Server {
-        child: child.unwrap(),
-        port,
-    };
+    let mut server = Server::listening(&["--model", "resnet-50", "--bytes", "4096"], &[]);
+    let address = ("127.0.0.1", server.port);
     poll("neither ended nor ready", || {
         server.child.try_wait().unwrap().is_some()
-            || TcpStream::connect(("127.0.0.1", port)).is_ok() && server.get("/ready").0 == 200
+            || TcpStream::connect(address)
+                .is_ok_and(|stream| exchange(stream, "GET /ready", "").0 == 200)
     });
     // A machine that has one serves.
     if let Some(status) = server.child.try_wait().unwrap() {
