@@ -1,5 +1,10 @@
 //! The small servers beside the main ones: `/v1/functions` on 9475, `/metrics` on 9476.
 
+#[cfg(feature = "kubernetes")]
+pub(crate) mod access;
+#[cfg(feature = "kubernetes")]
+pub(crate) mod remote;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +30,21 @@ const CONCURRENCY_MAX: usize = 16;
 /// An answer takes no longer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Which functions a client sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All of them.
+    All,
+    /// Those of one namespace.
+    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "for tokens"))]
+    Namespace(String),
+}
+
 /// `/v1/functions`: what there is to know of functions.
 #[derive(Debug)]
-pub(crate) struct Functions(BoxCloneSyncService<Request<()>, Response<ProxyBody>, tower::BoxError>);
+pub(crate) struct Functions(
+    BoxCloneSyncService<Request<Scope>, Response<ProxyBody>, tower::BoxError>,
+);
 
 /// `/metrics`: what Prometheus scrapes.
 #[derive(Debug)]
@@ -52,7 +69,7 @@ impl Functions {
     /// Describes what `registry` serves.
     #[must_use]
     pub(crate) fn new(registry: Arc<Registry>) -> Self {
-        let answer = move |request: Request<()>| {
+        let answer = move |request: Request<Scope>| {
             let answer = functions(&registry, &request);
             async move { Ok::<_, Infallible>(answer) }
         };
@@ -63,11 +80,28 @@ impl Functions {
             .service(service_fn(answer));
         Self(BoxCloneSyncService::new(service))
     }
+
+    /// Answers a client that sees the functions of `scope`.
+    pub(crate) async fn respond(&self, request: Request<()>, scope: Scope) -> Response<ProxyBody> {
+        // A page that a browser shows has no business here.
+        if request.headers().contains_key(http::header::ORIGIN) {
+            return respond::error(StatusCode::FORBIDDEN, "requests with an Origin are refused");
+        }
+        match self.0.clone().oneshot(request.map(|()| scope)).await {
+            Ok(response) => response,
+            Err(error) => respond::error(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+        }
+    }
 }
 
-fn functions(registry: &Registry, request: &Request<()>) -> Response<ProxyBody> {
+fn functions(registry: &Registry, request: &Request<Scope>) -> Response<ProxyBody> {
     scrape::answer(request, "/v1/functions", || {
-        let mut response = Response::new(ProxyBody::full(registry.describe().to_string()));
+        let namespace = match request.body() {
+            Scope::All => None,
+            Scope::Namespace(namespace) => Some(&**namespace),
+        };
+        let described = registry.describe(namespace).to_string();
+        let mut response = Response::new(ProxyBody::full(described));
         let kind = HeaderValue::from_static("application/json");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
@@ -83,14 +117,7 @@ impl Handler for Functions {
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
-        // A page that a browser shows has no business here.
-        if request.headers().contains_key(http::header::ORIGIN) {
-            return respond::error(StatusCode::FORBIDDEN, "requests with an Origin are refused");
-        }
-        match self.0.clone().oneshot(request.map(drop)).await {
-            Ok(response) => response,
-            Err(error) => respond::error(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
-        }
+        self.respond(request.map(drop), Scope::All).await
     }
 }
 

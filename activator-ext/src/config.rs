@@ -138,8 +138,14 @@ pub(crate) struct Config {
     pub(crate) quiet: std::time::Duration,
     /// The address to listen on.
     pub(crate) bind: IpAddr,
-    /// The address on which functions are described.
+    /// The address on which functions are described: of the loopback, unless there is `identity`.
     pub(crate) bind_functions: IpAddr,
+    /// The folder with certificate, key and authorities for Weir's own programs, where there is one.
+    #[cfg_attr(
+        not(feature = "kubernetes"),
+        expect(dead_code, reason = "read with that source")
+    )]
+    pub(crate) identity: Option<PathBuf>,
     /// All goes to Knative's own activator.
     pub(crate) is_disabled: bool,
     /// The pod's name, which distinguishes its reports from other processes'.
@@ -216,6 +222,7 @@ impl Config {
         let autoscaler = arguments
             .autoscaler
             .or_else(|| Some(format!("ws://{}:8080/", knatives("autoscaler")?)));
+        let identity = some("WEIR_IDENTITY").map(PathBuf::from);
         Ok(Self {
             namespace: namespace.clone(),
             source,
@@ -227,11 +234,12 @@ impl Config {
             trust_bundles,
             quiet: std::time::Duration::from_secs(arguments.quiet),
             bind,
-            bind_functions: if bind.is_loopback() {
+            bind_functions: if bind.is_loopback() || identity.is_some() {
                 bind
             } else {
                 IpAddr::V4(Ipv4Addr::LOCALHOST)
             },
+            identity,
             is_disabled,
             pod: pod.unwrap_or_else(|| "activator-ext".to_owned()),
             observability,

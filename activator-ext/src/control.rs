@@ -3,6 +3,7 @@
 //! Several processes may run; one leads, by a Lease. It alone writes, and only slices that it keeps itself and one label of
 //! Knative's Endpoints.
 
+mod ask;
 mod attach;
 mod certificates;
 mod cluster;

@@ -30,6 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "kubernetes")]
+use mutual_tls::Identity;
 use proxy::buffered::Buffered;
 use proxy::client_body::ReadAhead;
 use proxy::client_tls::TrustStore;
@@ -38,16 +40,19 @@ use proxy::connection::Shutdown;
 use proxy::env::ProcessEnvironment;
 use proxy::limits::Limits;
 use proxy::process::{self, Servers, Signals, complain, print};
-use proxy::process_log::{Identity, LogConfig};
+use proxy::process_log::{self, LogConfig};
 use proxy::profiling::{PROFILING_PORT, Profiling};
 use proxy::telemetry::{Telemetry, TelemetryError};
 use proxy::tls::{self, Tls, TlsError};
 use proxy::{lines, listen};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{Functions, Scrape};
+#[cfg(feature = "kubernetes")]
+use crate::admin::{access::Access, remote::Remote};
 use crate::autoscaler::{QUEUED_MAX, Reports};
 use crate::config::{Config, Role, Source};
 #[cfg(feature = "kubernetes")]
@@ -117,7 +122,7 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
 }
 
 fn start_log(log: &LogConfig, pod: &str, logger: &'static str) {
-    log.clone().start(Identity {
+    log.clone().start(process_log::Identity {
         key: NAME.to_owned(),
         pod: pod.to_owned(),
         logger,
@@ -242,7 +247,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         servers.serve(listener, None, &Arc::<Profiling>::default());
     }
     let described = Arc::new(Functions::new(Arc::clone(&registry)));
-    servers.serve(functions, None, &described);
+    serve_functions(&config, &source, &servers, functions, described);
     let scrape = Arc::new(Scrape {
         metrics,
         registry: Arc::clone(&registry),
@@ -275,6 +280,33 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         code = drain(&data, servers, config.quiet, telemetry) => code,
         () = signals.next() => ExitCode::FAILURE,
     })
+}
+
+/// Serves `/v1/functions`: to this pod alone, or with a certificate to others as well.
+#[cfg_attr(
+    not(feature = "kubernetes"),
+    expect(unused_variables, reason = "for others")
+)]
+fn serve_functions(
+    config: &Config,
+    source: &Connected,
+    servers: &Servers,
+    listener: TcpListener,
+    functions: Arc<Functions>,
+) {
+    #[cfg(feature = "kubernetes")]
+    if let Some(folder) = config.identity.clone() {
+        let identity = Arc::<Identity>::default();
+        tokio::spawn(Arc::clone(&identity).follow(folder));
+        let remote = Remote {
+            functions,
+            identity,
+            access: source.client.clone().map(Access::new),
+        };
+        tokio::spawn(Arc::new(remote).run(listener));
+        return;
+    }
+    servers.serve(listener, None, &functions);
 }
 
 /// Returns the serving certificate, and the authorities of the pods' certificates. With both, requests go to pods by TLS as

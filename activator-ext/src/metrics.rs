@@ -1,11 +1,11 @@
 //! Weir's metrics of functions (design 4.4), served on 9476.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use policy::Span;
 use policy::routing::{EjectReason, RouteReason};
-use policy::slo::is_in_time;
+use policy::slo::{Ending, is_in_time, is_judged};
 use prometheus::proto::MetricFamily;
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -98,6 +98,8 @@ pub(crate) struct RevisionMetrics {
     requests: [IntCounter; Outcome::ALL.len()],
     /// With the objective.
     in_time: Option<(IntCounter, Span)>,
+    /// Requests that count for the objective.
+    judged: AtomicU64,
     hold: Histogram,
     cold_start: Histogram,
 }
@@ -270,6 +272,7 @@ impl Metrics {
                     .with_label_values(&[namespace, function, own, outcome.name()])
             }),
             in_time: slo.map(|slo| (self.in_time.with_label_values(&labels), slo.into())),
+            judged: AtomicU64::new(0),
             hold: self.hold.with_label_values(&labels),
             cold_start: self.cold_start.with_label_values(&labels),
         })
@@ -367,17 +370,41 @@ impl RevisionMetrics {
     }
 }
 
+/// Requests that count for an objective.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Judged {
+    /// All of them.
+    pub(crate) all: u64,
+    /// Those that were answered in time.
+    pub(crate) in_time: u64,
+}
+
+impl RevisionMetrics {
+    /// Returns how many requests have counted for the objective; none without one.
+    pub(crate) fn judged(&self) -> Judged {
+        let in_time = self.in_time.as_ref().map_or(0, |(count, _)| count.get());
+        // Read later, it is not less.
+        let all = self.judged.load(Ordering::Relaxed);
+        Judged { all, in_time }
+    }
+}
+
 impl Recorder for RevisionMetrics {
     fn record(&self, ended: &RequestSummary) {
         self.requests[ended.outcome as usize].inc();
-        if let Some((in_time, objective)) = &self.in_time
-            && ended.outcome == Outcome::Answered
-            && is_in_time(
-                *objective,
-                (ended.response + ended.held).into(),
-                ended.status,
-            )
-        {
+        let Some((in_time, objective)) = &self.in_time else {
+            return;
+        };
+        let took = (ended.response + ended.held).into();
+        let ending = match ended.outcome {
+            Outcome::Cancelled => Ending::Left,
+            Outcome::Malformed => Ending::Malformed,
+            _ => Ending::Served,
+        };
+        if is_judged(*objective, took, ending) {
+            self.judged.fetch_add(1, Ordering::Relaxed);
+        }
+        if ended.outcome == Outcome::Answered && is_in_time(*objective, took, ended.status) {
             in_time.inc();
         }
     }

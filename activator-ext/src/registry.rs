@@ -456,10 +456,25 @@ impl Registry {
     }
 
     /// Returns all functions as they stand, for people and programs.
-    pub(crate) fn describe(&self) -> serde_json::Value {
+    pub(crate) fn describe(&self, namespace: Option<&str>) -> serde_json::Value {
+        let served = self.served();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let functions = parts.functions.values().map(|running| {
-            let function = &running.function;
+        let functions = parts.functions.values().map(|running| &running.function);
+        let functions =
+            functions.filter(|function| namespace.is_none_or(|own| function.name.namespace == own));
+        let functions = functions.map(|function| {
+            let variants = served
+                .iter()
+                .filter(|it| Arc::ptr_eq(&it.function, function));
+            let variants = variants.map(|it| {
+                let judged = it.metrics.judged();
+                serde_json::json!({
+                    "revision": it.revision.name.name,
+                    "objective_ms": it.revision.settings.slo.map(|slo| slo.as_millis()),
+                    "judged": judged.all,
+                    "in_time": judged.in_time,
+                })
+            });
             let standing = function.standing();
             let instances = standing.instances.iter().map(|(instance, requests)| {
                 serde_json::json!({
@@ -475,6 +490,7 @@ impl Registry {
                 "waiting": standing.waiting,
                 "waiting_max": standing.waiting_max,
                 "ejected": standing.ejected,
+                "variants": variants.collect::<Vec<_>>(),
                 "instances": instances.collect::<Vec<_>>(),
             })
         });

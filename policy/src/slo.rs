@@ -109,6 +109,27 @@ pub fn is_in_time(objective: Span, took: Span, status: u16) -> bool {
     status < 500 && took <= objective
 }
 
+/// How a request ended, as far as its objective is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was answered, refused, shed, broken off, or failed.
+    Served,
+    /// Its client left.
+    Left,
+    /// It could not be read.
+    Malformed,
+}
+
+/// Whether a request counts for its objective, met or missed: any but malformed ones and those whose client left within it.
+#[must_use]
+pub fn is_judged(objective: Span, took: Span, ending: Ending) -> bool {
+    match ending {
+        Ending::Served => true,
+        Ending::Left => took > objective,
+        Ending::Malformed => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,5 +347,14 @@ mod tests {
             budget_left(Span::from_millis(100), ARRIVAL, Time::ZERO),
             Span::from_millis(100)
         );
+    }
+
+    #[test]
+    fn a_client_that_leaves_within_the_objective_judges_nobody() {
+        let objective = Span::from_millis(100);
+        let judged = |took, ending| is_judged(objective, Span::from_millis(took), ending);
+        assert!(judged(1, Ending::Served) && judged(1_000, Ending::Served));
+        assert!(!judged(100, Ending::Left) && judged(101, Ending::Left));
+        assert!(!judged(1_000, Ending::Malformed));
     }
 }

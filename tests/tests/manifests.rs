@@ -155,7 +155,7 @@ fn the_finalizer_is_on_what_role_control_lets_go_of_and_it_may_do_so() {
 fn containers_are_restricted_and_started_as_the_program_allows() {
     let containers = containers();
     assert_eq!(containers.len(), 2);
-    let ports = BTreeSet::from([8012, 8013, 8112, 9443, 9476]);
+    let ports = BTreeSet::from([8012, 8013, 8112, 9443, 9475, 9476]);
     for container in &containers {
         let context = &container["securityContext"];
         assert_eq!(context["allowPrivilegeEscalation"], false);

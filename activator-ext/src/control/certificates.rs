@@ -26,7 +26,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watcher;
 use kube::{Client, Resource};
-use mutual_tls::Pem;
+use mutual_tls::{Pem, name_of};
 use policy::certificates::{Authorities, Step, next_step};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -88,11 +88,6 @@ pub(crate) struct Keeper {
     life: i64,
     /// This program's pair has been written, by whomever.
     written: Notify,
-}
-
-/// Returns the name for which a program's certificate is valid, wherever it runs.
-pub(crate) fn name_of(program: &str) -> String {
-    format!("{program}.weir.dev")
 }
 
 impl Keeper {

@@ -2,16 +2,12 @@
 //! kubelet that starts sets unknown resources to zero; they are written again.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::Request;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{Api, ListParams, Patch, PatchParams};
@@ -25,26 +21,15 @@ use policy::capacity::{Amounts, offered};
 use proxy::clock::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::time::timeout;
-use tower::BoxError;
 
-use super::certificates::name_of;
+use super::ask::{AGENT, CONCURRENCY};
 use super::cluster::Cluster;
 use super::lease::Candidate;
 use crate::source::kubernetes::watch_config;
 
 /// Agents are asked this often.
 const ASK_PERIOD: Duration = Duration::from_secs(10);
-/// An answer takes no longer.
-const ASK_MAX: Duration = Duration::from_secs(5);
-/// Agents that are asked at once.
-const CONCURRENCY: usize = 32;
-/// Where an agent answers.
-const PORT: u16 = 9470;
-/// Bytes of an answer, at most.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Labels of the agents' pods.
 const AGENTS: &str = "app.kubernetes.io/name=weir-agent";
 /// The domain of what is kept here.
@@ -198,11 +183,14 @@ impl Nodes {
         heard: &mut HashMap<String, (Time, Answer)>,
         failures: &mut HashMap<String, String>,
     ) {
-        let answers = stream::iter(agents)
-            .map(|(node, ip)| async move { (node, self.slots(*ip).await) })
-            .buffer_unordered(CONCURRENCY)
-            .collect::<Vec<_>>()
-            .await;
+        let answers =
+            stream::iter(agents)
+                .map(|(node, ip)| async move {
+                    (node, AGENT.ask(&self.identity, *ip, "/v1/slots").await)
+                })
+                .buffer_unordered(CONCURRENCY)
+                .collect::<Vec<_>>()
+                .await;
         for (node, answer) in answers {
             match answer {
                 Ok(answer) => {
@@ -265,36 +253,6 @@ impl Nodes {
                 tracing::warn!(node = name, %error, "what a node offers cannot be written");
             }
         }
-    }
-
-    async fn slots(&self, ip: IpAddr) -> Result<Answer, BoxError> {
-        let asked = async {
-            let stream = TcpStream::connect(SocketAddr::new(ip, PORT)).await?;
-            let stream = self.identity.connect(stream, &name_of("agent")).await?;
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            let asked = async {
-                let request = Request::get("/v1/slots")
-                    .header(http::header::HOST, name_of("agent"))
-                    .body(Empty::<Bytes>::new())?;
-                let response = sender.send_request(request).await?;
-                let status = response.status();
-                let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
-                let body = body.collect().await?.to_bytes();
-                if !status.is_success() {
-                    return Err(BoxError::from(format!("/v1/slots: {status}")));
-                }
-                Ok(serde_json::from_slice(&body)?)
-            };
-            tokio::select! {
-                answer = asked => answer,
-                ended = connection => {
-                    ended?;
-                    Err("the agent has closed the connection".into())
-                }
-            }
-        };
-        timeout(ASK_MAX, asked).await?
     }
 }
 

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use mutual_tls::Identity;
+use mutual_tls::{Identity, is_program, name_of};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -58,7 +58,7 @@ pub(crate) trait Handler: Send + Sync + 'static {
 pub(crate) struct Terms {
     /// Connections end after it, where there is one.
     pub(crate) lifetime: Option<Duration>,
-    /// With it, connections that do not come in by the loopback are of Weir's own programs, by mutual TLS.
+    /// With it, connections that do not come in by the loopback are of activator-ext's role `control`, by mutual TLS.
     pub(crate) identity: Option<Arc<Identity>>,
 }
 
@@ -106,6 +106,9 @@ pub(crate) async fn serve<H: Handler>(
                 () = cancel.cancelled() => return,
             };
             match shaken {
+                Ok(stream) if !is_program(&stream, &name_of("control")) => {
+                    tracing::warn!("a program of Weir that is not role `control` asks for the control API; it is not taken");
+                }
                 Ok(stream) => connection(TokioIo::new(stream), handler, lifetime, cancel).await,
                 Err(error) => tracing::debug!(%error, "a client of the control API is not taken"),
             }

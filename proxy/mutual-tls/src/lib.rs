@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ClientCertVerifierBuilder, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// The files are looked at this often.
@@ -25,6 +26,12 @@ const RELOAD_PERIOD: Duration = Duration::from_secs(10);
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// The names of the files: certificate, key, authorities.
 const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
+
+/// Returns the name for which the certificate of a program of Weir is valid, wherever it runs: `agent`, `activator`, `control`.
+#[must_use]
+pub fn name_of(program: &str) -> String {
+    format!("{program}.weir.dev")
+}
 
 /// Certificate, key or authorities that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +70,8 @@ pub struct Identity {
 struct Current {
     pem: Pem,
     server: Arc<ServerConfig>,
+    /// As `server`, for clients without a certificate as well.
+    open_server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
@@ -83,13 +92,18 @@ impl Current {
         let (roots, provider) = (Arc::new(roots), Arc::new(aws_lc_rs::default_provider()));
         let clients =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
-        let clients = clients.build().map_err(|why| wrong(FILES[2])(&why))?;
-        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|why| wrong(FILES[0])(&why))?
-            .with_client_cert_verifier(clients)
-            .with_single_cert(chain.clone(), key.clone_key())
-            .map_err(|why| wrong(FILES[1])(&why))?;
+        let server = |clients: ClientCertVerifierBuilder| {
+            let clients = clients.build().map_err(|why| wrong(FILES[2])(&why))?;
+            let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .map_err(|why| wrong(FILES[0])(&why))?
+                .with_client_cert_verifier(clients)
+                .with_single_cert(chain.clone(), key.clone_key())
+                .map_err(|why| wrong(FILES[1])(&why))?;
+            Ok::<_, IdentityError>(Arc::new(server))
+        };
+        let open_server = server(clients.clone().allow_unauthenticated())?;
+        let server = server(clients)?;
         let servers =
             WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
         let servers = servers.map_err(|why| wrong(FILES[2])(&why))?;
@@ -101,7 +115,8 @@ impl Current {
             .map_err(|why| wrong(FILES[1])(&why))?;
         Ok(Self {
             pem,
-            server: Arc::new(server),
+            server,
+            open_server,
             client: Arc::new(client),
         })
     }
@@ -187,12 +202,19 @@ impl Identity {
     ///
     /// # Errors
     /// There is no certificate yet, or the client has none of the same authority, or none in time.
-    pub async fn accept(
-        &self,
-        stream: TcpStream,
-    ) -> io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let current = self.current.load_full().ok_or_else(unknown)?;
         let acceptor = TlsAcceptor::from(Arc::clone(&current.server));
+        in_time(acceptor.accept(stream)).await
+    }
+
+    /// Shakes hands as a server, also with a client that has no certificate. [`is_program`] says whether it has one.
+    ///
+    /// # Errors
+    /// There is no certificate yet, or the client has one of another authority, or nothing in time.
+    pub async fn accept_any(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let current = self.current.load_full().ok_or_else(unknown)?;
+        let acceptor = TlsAcceptor::from(Arc::clone(&current.open_server));
         in_time(acceptor.accept(stream)).await
     }
 
@@ -212,6 +234,22 @@ impl Identity {
     }
 }
 
+/// Returns whether the client at the other end has shown a certificate that is valid for `name` (see [`name_of`]).
+#[must_use]
+pub fn is_program(stream: &TlsStream<TcpStream>, name: &str) -> bool {
+    let shown = stream.get_ref().1.peer_certificates();
+    let Some(certificate) = shown.and_then(<[_]>::first) else {
+        return false;
+    };
+    // The handshake has checked who issued it, and that it has not expired.
+    let certificate = ParsedCertificate::try_from(certificate);
+    let name = ServerName::try_from(name);
+    match (certificate, name) {
+        (Ok(certificate), Ok(name)) => verify_server_name(&certificate, &name).is_ok(),
+        _ => false,
+    }
+}
+
 fn unknown() -> io::Error {
     io::Error::other("there is no certificate for Weir's own programs yet")
 }
@@ -224,10 +262,27 @@ async fn in_time<T>(handshake: impl Future<Output = io::Result<T>>) -> io::Resul
 #[cfg(test)]
 mod tests {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use rustls::SignatureScheme;
+    use rustls::client::ResolvesClientCert;
+    use rustls::sign::CertifiedKey;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::*;
+
+    /// A client without a certificate.
+    #[derive(Debug)]
+    struct NoClientAuth;
+
+    impl ResolvesClientCert for NoClientAuth {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+            None
+        }
+
+        fn has_certs(&self) -> bool {
+            false
+        }
+    }
 
     struct Authority {
         issuer: Issuer<'static, KeyPair>,
@@ -297,6 +352,47 @@ mod tests {
         mixed.authorities = own.pem.clone().into();
         assert!(!speak(&server, &identity(mixed), "agent.weir.dev").await);
         assert!(!speak(&Identity::default(), &client, "agent.weir.dev").await);
+    }
+
+    #[tokio::test]
+    async fn a_server_for_others_as_well_knows_which_of_them_is_a_program() {
+        let (own, other) = (Authority::new(), Authority::new());
+        let server = identity(own.pem(&name_of("activator")));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut nobody = (*identity(own.pem("x")).current.load_full().unwrap().client).clone();
+        nobody.client_auth_cert_resolver = Arc::new(NoClientAuth);
+        let clients = [
+            Some(identity(own.pem(&name_of("control")))),
+            Some(identity(own.pem(&name_of("agent")))),
+            None,
+        ];
+        for (client, expected) in clients.iter().zip([true, false, false]) {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let name = ServerName::try_from(name_of("activator")).unwrap();
+            let connector = match client {
+                Some(client) => Arc::clone(&client.current.load_full().unwrap().client),
+                None => Arc::new(nobody.clone()),
+            };
+            let connector = TlsConnector::from(connector);
+            let accept = async { server.accept_any(listener.accept().await.unwrap().0).await };
+            let (accepted, _connected) = tokio::join!(accept, connector.connect(name, stream));
+            assert_eq!(
+                is_program(&accepted.unwrap(), &name_of("control")),
+                expected
+            );
+        }
+        // A certificate of another authority is refused, where none would not be.
+        let stranger = {
+            let mut pem = other.pem(&name_of("control"));
+            pem.authorities = own.pem.clone().into();
+            identity(pem)
+        };
+        let stream = TcpStream::connect(address).await.unwrap();
+        let accept = async { server.accept_any(listener.accept().await.unwrap().0).await };
+        let name = name_of("activator");
+        let (accepted, _connected) = tokio::join!(accept, stranger.connect(stream, &name));
+        assert!(accepted.is_err());
     }
 
     #[tokio::test]

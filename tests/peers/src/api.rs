@@ -1,14 +1,14 @@
 //! A Kubernetes API server that keeps objects of any kind in memory.
 //!
 //! JSON alone; `get`, `list` with pages and selectors, `watch` with bookmarks, `create`, `update` with a check of
-//! `resourceVersion`, `patch` by merge (RFC 7386) or by operations (RFC 6902), `delete` with preconditions and finalizers; TokenReview
-//! and `/version`. Streaming lists (`sendInitialEvents`) are refused with 422, as by a server before 1.32. Nothing is validated, and who asks is not looked at.
+//! `resourceVersion`, `patch` by merge (RFC 7386) or by operations (RFC 6902), by apply as if it were by merge, `delete` with
+//! preconditions and finalizers; TokenReview, SubjectAccessReview and `/version`. Streaming lists (`sendInitialEvents`) are refused with 422, as by a server before 1.32. Nothing is validated, and who asks is not looked at.
 
 mod selector;
 mod server;
 mod store;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -69,9 +69,19 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct State {
     requests: Vec<String>,
-    tokens: BTreeSet<String>,
+    tokens: BTreeMap<String, Bearer>,
+    /// Users whom SubjectAccessReviews allow all.
+    users: BTreeSet<String>,
     is_failing: bool,
     lag: Duration,
+}
+
+/// Whose a token is.
+#[derive(Debug, Clone)]
+pub(crate) struct Bearer {
+    user: String,
+    /// `None`: the API itself.
+    audience: Option<String>,
 }
 
 /// An API server. Stops when dropped.
@@ -213,9 +223,20 @@ impl ApiServer {
         lock(&self.shared.state).lag = lag;
     }
 
-    /// Makes TokenReviews authenticate this token.
-    pub fn allow_token(&self, token: &str) {
-        lock(&self.shared.state).tokens.insert(token.to_owned());
+    /// Makes TokenReviews authenticate this token of a user, for an audience or for the API itself.
+    pub fn allow_token(&self, token: &str, user: &str, audience: Option<&str>) {
+        let bearer = Bearer {
+            user: user.to_owned(),
+            audience: audience.map(str::to_owned),
+        };
+        lock(&self.shared.state)
+            .tokens
+            .insert(token.to_owned(), bearer);
+    }
+
+    /// Makes SubjectAccessReviews allow this user all.
+    pub fn allow_user(&self, user: &str) {
+        lock(&self.shared.state).users.insert(user.to_owned());
     }
 
     /// Requests so far: method, path and query.

@@ -97,15 +97,39 @@ async fn a_watch_from_a_version_that_is_forgotten_gets_410_and_a_streaming_list_
 }
 
 #[tokio::test]
-async fn a_token_is_reviewed() {
+async fn tokens_and_users_are_reviewed() {
     let api = ApiServer::start().await;
-    api.allow_token("known");
-    for (token, is_known) in [("known", true), ("other", false)] {
-        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
-        let review = json!({"spec": {"token": token}});
-        let (status, review) = call(&api, "POST", path, &review).await;
+    api.allow_token("person", "ada", None);
+    api.allow_token("pod", "system:serviceaccount:a:b", Some("weir.dev"));
+    let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+    for (spec, user) in [
+        (json!({"token": "person"}), Some("ada")),
+        (json!({"token": "person", "audiences": ["weir.dev"]}), None),
+        (json!({"token": "pod"}), None),
+        (
+            json!({"token": "pod", "audiences": ["weir.dev"]}),
+            Some("system:serviceaccount:a:b"),
+        ),
+        (json!({"token": "other"}), None),
+    ] {
+        let (status, review) = call(&api, "POST", path, &json!({"spec": spec})).await;
         assert_eq!(status, 201);
-        assert_eq!(review["status"]["authenticated"], is_known);
+        assert_eq!(
+            review["status"]["authenticated"],
+            user.is_some(),
+            "{review}"
+        );
+        assert_eq!(review["status"]["user"]["username"].as_str(), user);
+    }
+    api.allow_user("ada");
+    let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    for (user, is_allowed) in [("ada", true), ("eve", false)] {
+        let review = json!({"spec": {"user": user}});
+        let (status, review) = call(&api, "POST", path, &review).await;
+        assert_eq!(
+            (status, &review["status"]["allowed"]),
+            (201, &is_allowed.into())
+        );
     }
 }
 

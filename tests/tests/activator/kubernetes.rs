@@ -9,7 +9,7 @@ use tests::app::{App, ok};
 use crate::{activator, at, get};
 
 /// A pod that says who it is.
-async fn named(name: &'static str) -> App {
+pub(crate) async fn named(name: &'static str) -> App {
     App::serving(move |request| async move {
         ok(request.header("k-network-probe").map_or(name, |_| "queue"))
     })

@@ -4,6 +4,7 @@
 //! container, or stand-ins where the test has to see what reaches a pod.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod access;
 mod faults;
 mod forwarding;
 mod health;

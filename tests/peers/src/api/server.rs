@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 
 use super::selector::Selector;
 use super::store::{Change, StoreError, Written, merge};
-use super::{Fault, Resource, Shared, lock};
+use super::{Bearer, Fault, Resource, Shared, lock};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -123,9 +124,7 @@ fn reply(status: StatusCode, value: &Value) -> Response<Body> {
     let mut response = Response::new(Full::from(value.to_string()).boxed_unsync());
     *response.status_mut() = status;
     let json = http::HeaderValue::from_static("application/json");
-    response
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, json);
+    response.headers_mut().insert(CONTENT_TYPE, json);
     response
 }
 
@@ -203,8 +202,13 @@ async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Respons
     let Some(target) = Target::parse(&path) else {
         return failure(StatusCode::NOT_FOUND, "NotFound", "there is no such path");
     };
-    if target.resource.plural == "tokenreviews" && head.method == Method::POST {
-        return reply(StatusCode::CREATED, &review(&shared, object));
+    let reviewed = match &*target.resource.plural {
+        "tokenreviews" => Some(review_token(&shared, object.clone())),
+        "subjectaccessreviews" => Some(review_access(&shared, object.clone())),
+        _ => None,
+    };
+    if let Some(review) = reviewed.filter(|_| head.method == Method::POST) {
+        return reply(StatusCode::CREATED, &review);
     }
     let query = query(head.uri.query().unwrap_or_default());
     let read = match head.method {
@@ -216,6 +220,7 @@ async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Respons
         }
         Method::POST => write(&shared, &target, object, Verb::Create),
         Method::PUT => write(&shared, &target, object, Verb::Update),
+        Method::PATCH if is_apply(&head.headers) => write(&shared, &target, object, Verb::Apply),
         Method::PATCH => write(&shared, &target, object, Verb::Patch),
         Method::DELETE => write(&shared, &target, object, Verb::Delete),
         _ => {
@@ -251,10 +256,29 @@ fn not_found() -> Response<Body> {
     failure(StatusCode::NOT_FOUND, "NotFound", "there is no such object")
 }
 
-fn review(shared: &Shared, mut review: Value) -> Value {
-    let token = review["spec"]["token"].as_str().unwrap_or_default();
-    let is_known = lock(&shared.state).tokens.contains(token);
-    review["status"] = json!({"authenticated": is_known});
+fn review_token(shared: &Shared, mut review: Value) -> Value {
+    let spec = &review["spec"];
+    let token = spec["token"].as_str().unwrap_or_default();
+    let bearer = lock(&shared.state).tokens.get(token).cloned();
+    let is_for = |bearer: &Bearer| match (&bearer.audience, spec["audiences"].as_array()) {
+        (Some(own), Some(asked)) => asked.iter().any(|asked| asked == own),
+        (None, None) => true,
+        _ => false,
+    };
+    review["status"] = match bearer.filter(is_for) {
+        Some(Bearer { user, audience }) => {
+            let audiences = Vec::from_iter(audience);
+            json!({"authenticated": true, "user": {"username": user}, "audiences": audiences})
+        }
+        None => json!({"authenticated": false}),
+    };
+    review
+}
+
+fn review_access(shared: &Shared, mut review: Value) -> Value {
+    let user = review["spec"]["user"].as_str().unwrap_or_default();
+    let is_allowed = lock(&shared.state).users.contains(user);
+    review["status"] = json!({"allowed": is_allowed});
     review
 }
 
@@ -263,7 +287,14 @@ enum Verb {
     Create,
     Update,
     Patch,
+    Apply,
     Delete,
+}
+
+fn is_apply(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind == "application/apply-patch+yaml")
 }
 
 fn write(
@@ -298,6 +329,17 @@ fn write(
                 merge(&mut patched, &object);
             }
             store.update(resource, patched)?
+        }
+        Verb::Apply => {
+            let Some(mut applied) = store.get(resource, &target.namespace, name) else {
+                return Ok((StatusCode::CREATED, store.create(resource, object)?));
+            };
+            // Who applies is the only one: what it names no more is gone.
+            if !object["status"].is_null() {
+                applied["status"] = Value::Null;
+            }
+            merge(&mut applied, &object);
+            store.update(resource, applied)?
         }
         Verb::Delete => {
             let place = (&*target.namespace, name);
@@ -387,9 +429,7 @@ fn list_or_watch(
         });
         let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
         let json = http::HeaderValue::from_static("application/json");
-        response
-            .headers_mut()
-            .insert(http::header::CONTENT_TYPE, json);
+        response.headers_mut().insert(CONTENT_TYPE, json);
         return response;
     }
     let limit = text("limit").parse().unwrap_or(usize::MAX);
