@@ -10,6 +10,7 @@ mod cluster;
 mod config;
 mod detach;
 mod facts;
+mod functions;
 mod lease;
 mod leave;
 mod metrics;
@@ -46,6 +47,7 @@ use crate::{METRICS_PORT, StartError};
 use attach::Attacher;
 use certificates::Keeper;
 use cluster::{Cluster, Concern};
+use functions::Functions;
 use lease::Candidate;
 use metrics::Metrics;
 use nodes::Nodes;
@@ -181,6 +183,15 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
         cluster: Arc::clone(&cluster),
         clock,
     };
+    let functions = Functions {
+        client: client.clone(),
+        agent_namespace: config.agent_namespace.clone(),
+        period: config.status_period,
+        identity: Arc::clone(&identity),
+        cluster: Arc::clone(&cluster),
+        attacher: Arc::clone(&attacher),
+        clock,
+    };
     // Once all is let go, the process goes on until it is deleted as well.
     let leave = async {
         leave::run(client.clone(), &cluster, &config, || candidate.leads()).await;
@@ -190,6 +201,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     let mut leave = pin!(leave);
     let mut certificates = pin!(certificates);
     let mut nodes = pin!(nodes.run(&candidate));
+    let mut functions = pin!(functions.run(&candidate));
     let mut has_left = false;
     let mut is_stopping = false;
     loop {
@@ -208,6 +220,10 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
             }
             () = &mut nodes => {
                 tracing::error!("what nodes offer is kept no more");
+                return Ok(ExitCode::FAILURE);
+            }
+            () = &mut functions => {
+                tracing::error!("GpuFunctions are kept no more");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut leave, if !has_left => has_left = true,

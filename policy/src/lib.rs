@@ -24,6 +24,7 @@
 //! | [`election`] | which of several processes leads | Kubernetes' leader election |
 //! | [`capacity`] | what a node offers to the scheduler | design 4.10 |
 //! | [`certificates`] | when certificates are renewed, and which authorities are trusted meanwhile | design 4.3 |
+//! | [`window`] | how many requests of the last hour were in time | design 4.10 |
 //! | [`scaling`] | how many pods of which shape a function gets; what the autoscaler is told | M4.2, M4.3, M4.10, M4.11; design 4.9 |
 #![forbid(unsafe_code)]
 
@@ -49,5 +50,6 @@ pub mod slo;
 pub mod swap;
 mod time;
 pub mod tokens;
+pub mod window;
 
 pub use time::{RequestId, Span, Time};

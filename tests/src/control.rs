@@ -95,6 +95,7 @@ pub fn resource(plural: &str) -> Resource {
         "validatingwebhookconfigurations" | "mutatingwebhookconfigurations" => {
             "admissionregistration.k8s.io/v1"
         }
+        "gpufunctions" => "weir.dev/v1alpha1",
         "runtimeclasses" => "node.k8s.io/v1",
         "services" | "endpoints" | "pods" | "configmaps" | "namespaces" | "serviceaccounts"
         | "secrets" | "nodes" => "v1",

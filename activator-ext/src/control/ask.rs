@@ -34,6 +34,12 @@ pub(crate) const AGENT: Program = Program {
     name: "agent",
     port: 9470,
 };
+/// Role `data`.
+pub(crate) const DATA: Program = Program {
+    name: "activator",
+    port: 9475,
+};
+
 impl Program {
     /// Returns what the program at `ip` answers on `path`.
     ///

@@ -56,6 +56,8 @@ struct Memory {
     attachment: Attachment,
     /// What was last said of it: whether it is attached, and what stands against it.
     said: Option<(bool, Option<Obstacle>)>,
+    /// What is wrong with its annotations has been said.
+    is_reviewed: bool,
 }
 
 /// Works on revisions.
@@ -175,6 +177,11 @@ impl Attacher {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RevisionName, Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a revision is attached and what stands against it, as was said last; `None`: it has not been looked at.
+    pub(crate) fn standing(&self, name: &RevisionName) -> Option<(bool, Option<Obstacle>)> {
+        self.lock().get(name)?.said
     }
 
     fn failed(&self, revision: &DynamicObject, error: &AttachError) -> Action {
@@ -307,11 +314,24 @@ impl Attacher {
         } else {
             self.metrics.forget(&name);
         }
-        let before = {
+        let (before, is_reviewed) = {
             let mut memory = self.lock();
-            let said = &mut memory.entry(name).or_default().said;
-            said.replace((is_attached, obstacle))
+            let memory = memory.entry(name).or_default();
+            let is_reviewed = std::mem::replace(&mut memory.is_reviewed, true);
+            (memory.said.replace((is_attached, obstacle)), is_reviewed)
         };
+        // A revision's annotations do not change.
+        if !is_reviewed && let Some(revision) = revision(object) {
+            for problem in &revision.settings.problems {
+                self.publish(
+                    object,
+                    "AnnotationIgnored",
+                    problem.clone(),
+                    EventType::Warning,
+                )
+                .await;
+            }
+        }
         if before == Some((is_attached, obstacle)) {
             return;
         }
@@ -334,18 +354,29 @@ impl Attacher {
             _ => None,
         };
         if let Some((reason, note, type_)) = event {
-            tracing::info!(revision = %name_of(object), reason, "{note}");
-            let event = Event {
-                type_,
-                reason: reason.to_owned(),
-                note: Some(note),
-                action: "Route".to_owned(),
-                secondary: None,
-            };
-            let of = object.object_ref(&revision_kind());
-            if let Err(error) = self.recorder.publish(&event, &of).await {
-                tracing::info!(%error, "an event could not be written");
-            }
+            self.publish(object, reason, note, type_).await;
+        }
+    }
+
+    /// Makes an event of a revision.
+    pub(crate) async fn publish(
+        &self,
+        object: &DynamicObject,
+        reason: &str,
+        note: String,
+        type_: EventType,
+    ) {
+        tracing::info!(revision = %name_of(object), reason, "{note}");
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: "Route".to_owned(),
+            secondary: None,
+        };
+        let of = object.object_ref(&revision_kind());
+        if let Err(error) = self.recorder.publish(&event, &of).await {
+            tracing::info!(%error, "an event could not be written");
         }
     }
 }

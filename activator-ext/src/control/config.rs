@@ -43,6 +43,9 @@ pub(crate) struct ControlArguments {
     /// The namespace of the agents.
     #[arg(long, value_name = "NAME", default_value = "weir-agent")]
     agent_namespace: String,
+    /// GpuFunctions are written at most so often: 100ms to 1h.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = term)]
+    status_period: Duration,
 }
 
 /// An authority's life is from 15 minutes to ten years.
@@ -80,6 +83,8 @@ pub(crate) struct ControlConfig {
     pub(crate) data_selector: String,
     /// The namespace of the agents.
     pub(crate) agent_namespace: String,
+    /// GpuFunctions are written at most so often.
+    pub(crate) status_period: Duration,
     /// What pods get.
     pub(crate) delivery: Delivery,
     /// The runtime class of pods with a GPU that name none.
@@ -118,6 +123,7 @@ impl ControlConfig {
             software_gpu,
             authority_life,
             agent_namespace,
+            status_period,
         } = arguments;
         if lease_duration <= renew_deadline || renew_deadline <= retry_period.saturating_mul(2) {
             problems.push(format!(
@@ -140,6 +146,7 @@ impl ControlConfig {
             bind,
             data_selector,
             agent_namespace,
+            status_period,
             delivery: Delivery {
                 queue_proxy_image: some("QUEUE_PROXY_IMAGE"),
                 runtime_class: None,

@@ -141,7 +141,7 @@ impl Nodes {
         loop {
             tokio::select! {
                 _ask = tick.tick() => {
-                    let pods = self.agents().await;
+                    let pods = agents(&self.client, &self.namespace).await;
                     self.ask(&pods, &mut heard, &mut failures).await;
                 }
                 // A kubelet may have set to zero what was written.
@@ -157,21 +157,6 @@ impl Nodes {
                 }
                 self.settle(nodes, node, since, heard.get(&node.name_any()))
                     .await;
-            }
-        }
-    }
-
-    /// Returns the agents' nodes and addresses.
-    async fn agents(&self) -> Vec<(String, IpAddr)> {
-        let agents: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let labelled = ListParams::default().labels(AGENTS).match_any();
-        match agents.list(&labelled).await {
-            Ok(pods) => pods.items.iter().filter_map(place).collect(),
-            // Where there are no agents, nobody may look for them.
-            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Vec::new(),
-            Err(error) => {
-                tracing::info!(%error, "the agents' pods cannot be listed");
-                Vec::new()
             }
         }
     }
@@ -252,6 +237,21 @@ impl Nodes {
             Err(error) => {
                 tracing::warn!(node = name, %error, "what a node offers cannot be written");
             }
+        }
+    }
+}
+
+/// Returns the agents' nodes and addresses.
+pub(crate) async fn agents(client: &Client, namespace: &str) -> Vec<(String, IpAddr)> {
+    let agents: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let labelled = ListParams::default().labels(AGENTS).match_any();
+    match agents.list(&labelled).await {
+        Ok(pods) => pods.items.iter().filter_map(place).collect(),
+        // Where there are no agents, nobody may look for them.
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Vec::new(),
+        Err(error) => {
+            tracing::info!(%error, "the agents' pods cannot be listed");
+            Vec::new()
         }
     }
 }

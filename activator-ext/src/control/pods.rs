@@ -60,6 +60,11 @@ impl DataPod {
         .filter(|pod| !pod.ips.is_empty())
     }
 
+    /// Its first address.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.ips.first().copied()
+    }
+
     /// Its addresses of a family: `IPv4` or `IPv6`.
     pub(crate) fn addresses(&self, family: &str) -> impl Iterator<Item = IpAddr> {
         let is_v6 = family == "IPv6";

@@ -7,6 +7,7 @@
 mod admission;
 mod attaching;
 mod chaos;
+mod functions;
 mod leaving;
 mod nodes;
 

@@ -1,0 +1,300 @@
+//! GpuFunctions (`gpufunctions.weir.dev/v1alpha1`): how each function stands, for people and for GitOps. Role `control` makes, writes
+//! and deletes them; they are owned by their variants' Knative Services, and have no spec.
+
+mod gather;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::runtime::events::EventType;
+use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
+use kube::runtime::watcher::watcher;
+use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::{Client, ResourceExt as _};
+use mutual_tls::Identity;
+use policy::window::Window;
+use proxy::clock::Clock;
+use serde_json::{Value, json};
+
+use self::gather::Gathered;
+use self::status::Function;
+use super::attach::Attacher;
+use super::cluster::Cluster;
+use super::hash;
+use super::lease::Candidate;
+use super::names::CONTROL;
+use crate::source::kubernetes::watch_config;
+
+/// The first look, for people who wait for it, is so much later at most: revisions are attached meanwhile.
+const FIRST_MAX: Duration = Duration::from_secs(2);
+/// Says who has made an object.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// A function's namespace and name.
+type Name = (String, String);
+
+/// Keeps GpuFunctions.
+pub(crate) struct Functions {
+    pub(crate) client: Client,
+    pub(crate) agent_namespace: String,
+    /// What is known is gathered, and where it has changed written, this often.
+    pub(crate) period: Duration,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) attacher: Arc<Attacher>,
+    pub(crate) clock: Clock,
+}
+
+/// What is remembered from one time to the next.
+#[derive(Default)]
+struct Memory {
+    windows: HashMap<Name, Window>,
+    /// Pods of role `data` that were there at first and have not answered yet: what they have counted may be of any time.
+    unheard: Option<HashSet<String>>,
+    /// Revisions of which has been said that no Route names them.
+    unrouted: BTreeSet<Name>,
+    /// Failures in a row.
+    failures: u64,
+}
+
+/// Returns the kind of GpuFunctions.
+fn kind() -> ApiResource {
+    ApiResource {
+        group: "weir.dev".to_owned(),
+        version: "v1alpha1".to_owned(),
+        api_version: "weir.dev/v1alpha1".to_owned(),
+        kind: "GpuFunction".to_owned(),
+        plural: "gpufunctions".to_owned(),
+    }
+}
+
+impl Functions {
+    /// Works as long as this process leads, once it does.
+    pub(crate) async fn run(&self, candidate: &Candidate) {
+        candidate.elected().await;
+        let objects: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind());
+        let writer = Writer::new(kind());
+        let store = writer.as_reader();
+        let watched = watcher(objects, watch_config(None)).default_backoff();
+        let watched = watched.modify(|object| object.managed_fields_mut().clear());
+        let mut failures = 0_u64;
+        let follow = reflector(writer, watched).for_each(|event| {
+            match event {
+                Ok(_) => failures = 0,
+                Err(error) => {
+                    failures += 1;
+                    // Before its definition is there, or once it has gone.
+                    if failures.is_power_of_two() {
+                        tracing::info!(%error, failures, "GpuFunctions cannot be watched");
+                    }
+                }
+            }
+            std::future::ready(())
+        });
+        let (mut follow, mut keep) = (pin!(follow), pin!(self.keep(&store, candidate)));
+        tokio::select! {
+            () = &mut follow => {}
+            () = &mut keep => {}
+        }
+    }
+
+    async fn keep(&self, store: &Store<DynamicObject>, candidate: &Candidate) {
+        self.cluster.filled().await;
+        // It fails only when nobody fills it any more, which ends with the process.
+        let _filled = store.wait_until_ready().await;
+        let mut memory = Memory::default();
+        let start = tokio::time::Instant::now() + self.period.min(FIRST_MAX);
+        let mut tick = tokio::time::interval_at(start, self.period);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let gathered = self.gather(&mut memory).await;
+            self.say_unrouted(&gathered, &mut memory).await;
+            for (name, found) in &gathered.functions {
+                if !candidate.leads() || self.cluster.is_leaving() {
+                    break;
+                }
+                let old = store.get(&object_ref(name));
+                let function = Function {
+                    variants: found.variants.clone(),
+                    ejected: found.ejected,
+                    silent_agents: gathered.silent_agents,
+                    requests: memory.windows.get(name),
+                };
+                let written = self
+                    .write(name, &found.owners, old.as_deref(), &function)
+                    .await;
+                memory.note(written);
+            }
+            for object in store.state() {
+                if !candidate.leads() || self.cluster.is_leaving() {
+                    break;
+                }
+                let name = (object.namespace().unwrap_or_default(), object.name_any());
+                if is_own(&object) && !gathered.functions.contains_key(&name) {
+                    let deleted = self.delete(&name, &object).await;
+                    memory.note(deleted);
+                }
+            }
+        }
+    }
+
+    fn objects(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &kind())
+    }
+
+    /// Makes the object and its status as they are to be, where they are not.
+    async fn write(
+        &self,
+        name: &Name,
+        owners: &[Value],
+        old: Option<&DynamicObject>,
+        function: &Function<'_>,
+    ) -> Result<(), kube::Error> {
+        let (namespace, own) = name;
+        let objects = self.objects(namespace);
+        let parameters = PatchParams::apply(CONTROL).force();
+        let head = |metadata: Value| json!({"apiVersion": "weir.dev/v1alpha1", "kind": "GpuFunction", "metadata": metadata});
+        let made = if old.is_some_and(|old| is_own(old) && owners_of(old) == owners) {
+            None
+        } else {
+            let object = Patch::Apply(head(json!({
+                "name": own,
+                "namespace": namespace,
+                "labels": {MANAGED_BY: CONTROL},
+                "ownerReferences": owners,
+            })));
+            Some(objects.patch(own, &parameters, &object).await?)
+        };
+        let generation = made.as_ref().or(old).and_then(|it| it.metadata.generation);
+        let before = old.map_or(&Value::Null, |old| &old.data["status"]);
+        // In whole seconds, as conditions have it.
+        let clock = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let status = function.status(self.clock.now(), &clock, generation.unwrap_or(1), before);
+        if made.is_none() && *before == status {
+            return Ok(());
+        }
+        let mut object = head(json!({"name": own, "namespace": namespace}));
+        object["status"] = status;
+        objects
+            .patch_status(own, &parameters, &Patch::Apply(object))
+            .await
+            .map(drop)
+    }
+
+    async fn delete(&self, name: &Name, object: &DynamicObject) -> Result<(), kube::Error> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: object.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.objects(&name.0).delete(&name.1, &parameters).await {
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Makes an event for each variant that no Route names, once: no request comes to it, and Knative does not start it.
+    async fn say_unrouted(&self, gathered: &Gathered, memory: &mut Memory) {
+        memory
+            .unrouted
+            .retain(|name| gathered.unrouted.contains_key(name));
+        for (name, object) in &gathered.unrouted {
+            if !memory.unrouted.insert(name.clone()) {
+                continue;
+            }
+            let note = "its function has other variants, but no Route names this one, so Knative does not start it: give it a Knative Service of its own, or a tag";
+            self.attacher
+                .publish(object, "NoRoute", note.to_owned(), EventType::Warning)
+                .await;
+        }
+    }
+}
+
+impl Memory {
+    fn note(&mut self, written: Result<(), kube::Error>) {
+        match written {
+            Ok(()) => self.failures = 0,
+            Err(error) => {
+                self.failures += 1;
+                if self.failures.is_power_of_two() {
+                    let failures = self.failures;
+                    tracing::warn!(%error, failures, "a GpuFunction cannot be written; it is tried again");
+                }
+            }
+        }
+    }
+
+    /// Takes what pods of role `data` have counted.
+    fn observe(&mut self, now: policy::Time, counted: &[gather::Counted], pods: &[String]) {
+        let unheard = self
+            .unheard
+            .get_or_insert_with(|| pods.iter().cloned().collect());
+        for gather::Counted {
+            function,
+            pod,
+            revision,
+            counts,
+        } in counted
+        {
+            let source = hash(&format!("{pod}/{revision}"));
+            let window = self.windows.entry(function.clone()).or_default();
+            window.observe(now, source, *counts, !unheard.contains(pod));
+        }
+        // From now on what they count is known from the beginning.
+        for counted in counted {
+            unheard.remove(&counted.pod);
+        }
+        unheard.retain(|pod| pods.contains(pod));
+    }
+
+    /// Forgets functions and sources that are gone.
+    fn retain(&mut self, functions: &BTreeMap<Name, gather::Found>, pods: &[String]) {
+        self.windows.retain(|name, _| functions.contains_key(name));
+        for (name, window) in &mut self.windows {
+            let variants = functions.get(name).map(|found| &found.variants);
+            let revisions = variants.into_iter().flatten().map(|it| &it.revision);
+            let kept: HashSet<_> = revisions
+                .flat_map(|revision| {
+                    pods.iter()
+                        .map(move |pod| hash(&format!("{pod}/{revision}")))
+                })
+                .collect();
+            window.retain(|source| kept.contains(&source));
+        }
+    }
+}
+
+fn object_ref(name: &Name) -> ObjectRef<DynamicObject> {
+    ObjectRef::new_with(&name.1, kind()).within(&name.0)
+}
+
+fn is_own(object: &DynamicObject) -> bool {
+    object
+        .labels()
+        .get(MANAGED_BY)
+        .is_some_and(|by| by == CONTROL)
+}
+
+/// The owners that an object has, as they are written.
+fn owners_of(object: &DynamicObject) -> Vec<Value> {
+    let owners = object.owner_references().iter();
+    owners
+        .map(|owner| {
+            json!({
+                "apiVersion": owner.api_version,
+                "kind": owner.kind,
+                "name": owner.name,
+                "uid": owner.uid,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,359 @@
+//! What is known of functions: from the caches, from pods of role `data`, and from agents.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use futures_util::{StreamExt as _, stream};
+use kube::api::DynamicObject;
+use kube::{ResourceExt as _, runtime::reflector::ObjectRef};
+use policy::window::Counts;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::status::Variant;
+use super::{Functions, Memory, Name};
+use crate::control::ask::{AGENT, CONCURRENCY, DATA};
+use crate::control::cluster::autoscaler_kind;
+use crate::control::nodes::agents;
+use crate::source::kubernetes::revision;
+use crate::view::Revision;
+
+/// Says whether a Route names a revision.
+const ROUTING_STATE: &str = "serving.knative.dev/routingState";
+/// By it the uids of a revision's Configuration and Knative Service are found.
+const OWNERS: [(&str, &str, &str); 2] = [
+    (
+        "Service",
+        "serving.knative.dev/service",
+        "serving.knative.dev/serviceUID",
+    ),
+    (
+        "Configuration",
+        "serving.knative.dev/configuration",
+        "serving.knative.dev/configurationUID",
+    ),
+];
+/// The generation of the Configuration of which a revision is.
+const GENERATION: &str = "serving.knative.dev/configurationGeneration";
+/// What stands between a revision's name and the rest of its pods' names.
+const DEPLOYMENT: &str = "-deployment-";
+
+/// All that is known at a time.
+#[derive(Default)]
+pub(super) struct Gathered {
+    pub(super) functions: BTreeMap<Name, Found>,
+    pub(super) silent_agents: usize,
+    /// Variants that no Route names, though their functions have others.
+    pub(super) unrouted: BTreeMap<Name, Arc<DynamicObject>>,
+}
+
+/// What is known of a function.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) variants: Vec<Variant>,
+    /// Instances that get no requests for a while, as the pod says that knows of most.
+    pub(super) ejected: u64,
+    /// Owner references.
+    pub(super) owners: Vec<Value>,
+}
+
+/// What a pod of role `data` has counted of a revision.
+pub(super) struct Counted {
+    pub(super) function: Name,
+    pub(super) pod: String,
+    pub(super) revision: String,
+    pub(super) counts: Counts,
+}
+
+/// What role `data` answers on `/v1/functions`.
+#[derive(Debug, Deserialize)]
+struct DataAnswer {
+    functions: Vec<DataFunction>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DataFunction {
+    namespace: String,
+    ejected: u64,
+    variants: Vec<DataVariant>,
+    instances: Vec<DataInstance>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DataVariant {
+    revision: String,
+    judged: u64,
+    in_time: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct DataInstance {
+    address: String,
+    revision: String,
+}
+
+/// What an agent answers on `/v1/instances`.
+#[derive(Debug, Deserialize)]
+struct AgentAnswer {
+    instances: Vec<AgentInstance>,
+    refused: Vec<AgentRefused>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AgentInstance {
+    namespace: Option<String>,
+    revision: Option<String>,
+    slot: Option<String>,
+    slot_lost: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AgentRefused {
+    id: String,
+    text: String,
+}
+
+impl Functions {
+    /// Asks all, and puts together what they answer.
+    pub(super) async fn gather(&self, memory: &mut Memory) -> Gathered {
+        let mut gathered = self.variants();
+        let pods = self.attacher.pods.good(&self.cluster.pods);
+        let answers = stream::iter(&pods)
+            .filter_map(|pod| async move { Some((&pod.name, pod.address()?)) })
+            .map(|(name, ip)| async move {
+                (
+                    name,
+                    DATA.ask::<DataAnswer>(&self.identity, ip, "/v1/functions")
+                        .await,
+                )
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect::<Vec<_>>()
+            .await;
+        let names: HashMap<Name, Name> = gathered
+            .functions
+            .iter()
+            .flat_map(|(function, found)| {
+                let of = |it: &Variant| (function.0.clone(), it.revision.clone());
+                found
+                    .variants
+                    .iter()
+                    .map(move |it| (of(it), function.clone()))
+            })
+            .collect();
+        let mut ready: HashMap<Name, BTreeSet<String>> = HashMap::new();
+        let mut counted = Vec::new();
+        for (pod, answer) in answers {
+            match answer {
+                Ok(answer) => {
+                    for function in answer.functions {
+                        for variant in function.variants {
+                            let own = (function.namespace.clone(), variant.revision.clone());
+                            let Some(name) = names.get(&own) else {
+                                continue;
+                            };
+                            if let Some(found) = gathered.functions.get_mut(name) {
+                                found.ejected = found.ejected.max(function.ejected);
+                            }
+                            counted.push(Counted {
+                                function: name.clone(),
+                                pod: pod.clone(),
+                                revision: variant.revision,
+                                counts: Counts {
+                                    judged: variant.judged,
+                                    in_time: variant.in_time,
+                                },
+                            });
+                        }
+                        for instance in function.instances {
+                            let own = (function.namespace.clone(), instance.revision);
+                            ready.entry(own).or_default().insert(instance.address);
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::info!(
+                        pod,
+                        error,
+                        "a pod of role `data` does not say how functions stand"
+                    );
+                }
+            }
+        }
+        let pods: Vec<_> = pods.into_iter().map(|pod| pod.name).collect();
+        memory.observe(self.clock.now(), &counted, &pods);
+        memory.retain(&gathered.functions, &pods);
+        for ((namespace, _), found) in &mut gathered.functions {
+            for variant in &mut found.variants {
+                let own = (namespace.clone(), variant.revision.clone());
+                variant.ready = ready.get(&own).map_or(0, |it| it.len() as u64);
+            }
+        }
+        let all = gathered.functions.values().flat_map(|it| &it.variants);
+        if all.into_iter().any(|variant| variant.uses_gpu) {
+            self.place(&mut gathered).await;
+        }
+        gathered
+    }
+
+    /// Returns the variants of all functions that have opted in, as far as the caches know them.
+    fn variants(&self) -> Gathered {
+        let mut gathered = Gathered::default();
+        let objects = self.cluster.revisions.state();
+        let mut newest: HashMap<Name, (u64, bool)> = HashMap::new();
+        let mut known = Vec::new();
+        for object in &objects {
+            if object.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let Some(revision) = revision(object).filter(|it| it.settings.opted_in()) else {
+                continue;
+            };
+            let label = |key| object.labels().get(key).map(String::as_str);
+            let is_active = label(ROUTING_STATE).is_none_or(|state| state == "active");
+            let generation = label(GENERATION)
+                .and_then(|it| it.parse().ok())
+                .unwrap_or(0);
+            let own = configuration_of(&revision);
+            // The newest generation, and whether any of them is active.
+            let newest = newest.entry(own).or_insert((generation, false));
+            newest.0 = newest.0.max(generation);
+            newest.1 |= is_active;
+            known.push((object, revision, is_active, generation));
+        }
+        for (object, revision, is_active, generation) in known {
+            let (last, any_active) = newest[&configuration_of(&revision)];
+            let is_newest = generation == last;
+            // One that no Route names is a variant only if its Configuration has no other.
+            if !(is_active || is_newest && !any_active) {
+                continue;
+            }
+            let name = (revision.name.namespace.clone(), revision.label().to_owned());
+            let found = gathered.functions.entry(name).or_default();
+            if !is_active && revision.settings.function.is_some() {
+                let own = (revision.name.namespace.clone(), revision.name.name.clone());
+                gathered.unrouted.insert(own, Arc::clone(object));
+            }
+            found.owners.extend(owner(object));
+            found.variants.push(self.variant(object, &revision));
+        }
+        for found in gathered.functions.values_mut() {
+            found.variants.sort_by(|a, b| a.revision.cmp(&b.revision));
+            found
+                .owners
+                .sort_by_key(|owner| (owner["kind"].to_string(), owner["name"].to_string()));
+            found.owners.dedup();
+        }
+        // A function whose only variant has no Route is not one of several.
+        let functions = &gathered.functions;
+        gathered.unrouted.retain(|(namespace, name), _| {
+            functions.iter().any(|(function, found)| {
+                function.0 == *namespace
+                    && found.variants.len() > 1
+                    && found.variants.iter().any(|it| it.revision == *name)
+            })
+        });
+        gathered
+    }
+
+    fn variant(&self, object: &DynamicObject, revision: &Revision) -> Variant {
+        let of = ObjectRef::new_with(&revision.name.name, autoscaler_kind())
+            .within(&revision.name.namespace);
+        let autoscaler = self.cluster.autoscalers.get(&of);
+        let desired = autoscaler.and_then(|it| it.data["status"]["desiredScale"].as_u64());
+        let settings = &revision.settings;
+        let owner = if revision.service.is_empty() {
+            &revision.configuration
+        } else {
+            &revision.service
+        };
+        Variant {
+            owner: owner.clone(),
+            revision: revision.name.name.clone(),
+            version: settings.version.clone(),
+            is_pipeline: settings.variant == annotations::Variant::Pipeline,
+            uses_gpu: settings.uses_gpu(),
+            objective: settings.slo,
+            not_ready: not_ready(object),
+            attached: self.attacher.standing(&revision.name),
+            wanted: desired.unwrap_or(0),
+            ..Variant::default()
+        }
+    }
+
+    /// Asks agents where instances are.
+    async fn place(&self, gathered: &mut Gathered) {
+        let agents = agents(&self.client, &self.agent_namespace).await;
+        let answers = stream::iter(&agents)
+            .map(|(node, ip): &(String, IpAddr)| async move {
+                (
+                    node,
+                    AGENT
+                        .ask::<AgentAnswer>(&self.identity, *ip, "/v1/instances")
+                        .await,
+                )
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect::<Vec<_>>()
+            .await;
+        let mut slots: HashMap<Name, Vec<String>> = HashMap::new();
+        let mut refused = Vec::new();
+        for (node, answer) in answers {
+            let Ok(answer) = answer else {
+                gathered.silent_agents += 1;
+                continue;
+            };
+            for instance in answer.instances {
+                let own = instance.namespace.zip(instance.revision);
+                if let (Some(own), Some(slot), None) = (own, instance.slot, instance.slot_lost) {
+                    slots.entry(own).or_default().push(format!("{node}/{slot}"));
+                }
+            }
+            refused.extend(answer.refused);
+        }
+        for ((namespace, _), found) in &mut gathered.functions {
+            for variant in found.variants.iter_mut().filter(|it| it.uses_gpu) {
+                let own = (namespace.clone(), variant.revision.clone());
+                variant.slots = slots.remove(&own).unwrap_or_default();
+                variant.slots.sort();
+                let begin = format!("{}{DEPLOYMENT}", variant.revision);
+                let own = refused.iter().filter(|it| it.id.starts_with(&begin));
+                variant.refused = own.map(|it| format!("{}: {}", it.id, it.text)).collect();
+                variant.refused.sort();
+            }
+        }
+    }
+}
+
+/// The namespace and name of a revision's Configuration; of its own where it has none.
+fn configuration_of(revision: &Revision) -> Name {
+    let own = if revision.configuration.is_empty() {
+        &revision.name.name
+    } else {
+        &revision.configuration
+    };
+    (revision.name.namespace.clone(), own.clone())
+}
+
+/// The reference to a revision's Knative Service, else to its Configuration.
+fn owner(object: &DynamicObject) -> Option<Value> {
+    let label = |key: &str| object.labels().get(key).filter(|value| !value.is_empty());
+    OWNERS.iter().find_map(|(kind, name, uid)| {
+        let (name, uid) = (label(name)?, label(uid)?);
+        Some(
+            json!({"apiVersion": "serving.knative.dev/v1", "kind": kind, "name": name, "uid": uid}),
+        )
+    })
+}
+
+/// Why Knative does not take a revision for ready: reason and message.
+fn not_ready(object: &DynamicObject) -> Option<(String, String)> {
+    let conditions = object.data["status"]["conditions"].as_array()?;
+    let ready = conditions.iter().find(|it| it["type"] == "Ready")?;
+    if ready["status"] == "True" {
+        return None;
+    }
+    let part = |key: &str| ready[key].as_str().unwrap_or_default().to_owned();
+    Some((part("reason"), part("message")))
+}
