@@ -38,6 +38,9 @@ pub(crate) enum Role {
     /// Takes revisions out of activator-ext's path, until told otherwise.
     #[cfg(feature = "kubernetes")]
     Detach(crate::control::DetachArguments),
+    /// Looks at a cluster, before Weir comes to it and afterwards: what is missing, what is wrong, and what to do about it.
+    #[cfg(feature = "kubernetes")]
+    Check(crate::control::CheckArguments),
 }
 
 /// The arguments of role `data`.

@@ -6,6 +6,7 @@
 mod ask;
 mod attach;
 mod certificates;
+mod check;
 mod cluster;
 mod config;
 mod detach;
@@ -39,6 +40,7 @@ use proxy::{listen, respond, scrape};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use check::{CheckArguments, check};
 pub(crate) use config::{ControlArguments, ControlConfig};
 pub(crate) use detach::{DetachArguments, detach};
 

@@ -118,6 +118,8 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
         },
         #[cfg(feature = "kubernetes")]
         Role::Detach(arguments) => block_on(async { Ok(control::detach(arguments).await) }),
+        #[cfg(feature = "kubernetes")]
+        Role::Check(arguments) => block_on(async { Ok(control::check(arguments).await) }),
     }
 }
 

@@ -64,7 +64,7 @@ struct Memory {
 }
 
 /// Returns the kind of GpuFunctions.
-fn kind() -> ApiResource {
+pub(crate) fn kind() -> ApiResource {
     ApiResource {
         group: "weir.dev".to_owned(),
         version: "v1alpha1".to_owned(),

@@ -2,7 +2,8 @@
 //!
 //! JSON alone; `get`, `list` with pages and selectors, `watch` with bookmarks, `create`, `update` with a check of
 //! `resourceVersion`, `patch` by merge (RFC 7386) or by operations (RFC 6902), by apply as if it were by merge, `delete` with
-//! preconditions and finalizers; TokenReview, SubjectAccessReview and `/version`. Streaming lists (`sendInitialEvents`) are refused with 422, as by a server before 1.32. Nothing is validated, and who asks is not looked at.
+//! preconditions and finalizers; TokenReview, SubjectAccessReview and `/version`. A dry run is answered with what
+//! was sent. Streaming lists (`sendInitialEvents`) are refused with 422, as by a server before 1.32. Nothing is validated, and who asks is not looked at.
 
 mod selector;
 mod server;

@@ -7,6 +7,7 @@
 mod admission;
 mod attaching;
 mod chaos;
+mod check;
 mod functions;
 mod leaving;
 mod nodes;

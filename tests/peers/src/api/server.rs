@@ -211,6 +211,9 @@ async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Respons
         return reply(StatusCode::CREATED, &review);
     }
     let query = query(head.uri.query().unwrap_or_default());
+    if query.get("dryRun").is_some_and(|it| it == "All") {
+        return reply(StatusCode::CREATED, &object);
+    }
     let read = match head.method {
         Method::GET if target.name.is_none() => return list_or_watch(&shared, &target, &query),
         Method::GET => {

@@ -1,0 +1,93 @@
+//! `activator-ext check`: what a cluster lacks before Weir comes to it, and what is wrong once it is there. It writes nothing.
+
+mod finding;
+mod functions;
+mod knative;
+mod programs;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kube::Client;
+use proxy::process::{complain, print};
+
+use self::finding::Finding;
+use super::config::{NAMESPACE, SYSTEM_NAMESPACE};
+use crate::source::kubernetes;
+use crate::{NAME, USAGE_ERROR};
+
+/// The arguments of `check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// Functions of this namespace alone [default: of all].
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
+    namespace: Option<String>,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+    /// Weir's namespace.
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE, value_parser = namespace)]
+    weir_namespace: String,
+    /// Knative's namespace.
+    #[arg(long, value_name = "NAME", default_value = SYSTEM_NAMESPACE, value_parser = namespace)]
+    system_namespace: String,
+    /// The namespace of the agents.
+    #[arg(long, value_name = "NAME", default_value = "weir-agent", value_parser = namespace)]
+    agent_namespace: String,
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    annotations::values::dns_label(text)
+        .map(|()| text.to_owned())
+        .map_err(|_| "the name of a namespace is needed, as default".to_owned())
+}
+
+/// What is looked at.
+struct Subject {
+    client: Client,
+    arguments: CheckArguments,
+}
+
+/// Runs `check`. Exit code 0: nothing is wrong; 1: something is, and the first of it is named on standard error; 2: there is no
+/// cluster to look at.
+pub(crate) async fn check(arguments: CheckArguments) -> ExitCode {
+    let client = match kubernetes::client().await {
+        Ok(client) => client,
+        Err(why) => return complain(NAME, USAGE_ERROR, [why]),
+    };
+    let subject = Subject { client, arguments };
+    let findings = match subject.findings().await {
+        Ok(findings) => findings,
+        Err(error) => {
+            let why = format!("the Kubernetes API cannot be asked: {error}");
+            return complain(NAME, USAGE_ERROR, [why]);
+        }
+    };
+    let page = if subject.arguments.json {
+        finding::json(&findings)
+    } else {
+        finding::text(&findings)
+    };
+    let printed = print(&page);
+    match findings.iter().find(|finding| finding.is_wrong()) {
+        Some(first) => complain(NAME, 1, [first.line()]),
+        None => printed,
+    }
+}
+
+impl Subject {
+    async fn findings(&self) -> Result<Vec<Finding>, kube::Error> {
+        let mut findings = self.knative().await?;
+        let Some(programs) = self.programs().await? else {
+            findings.push(Finding::open(
+                "weir",
+                "Weir is not installed".to_owned(),
+                "kubectl apply -k manifests/overlays/kourier",
+            ));
+            return Ok(findings);
+        };
+        findings.extend(programs);
+        findings.extend(self.functions().await?);
+        Ok(findings)
+    }
+}
