@@ -128,7 +128,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
         delivery: config.delivery.clone(),
         runtime_class: config.runtime_class.clone(),
     });
-    let port = Arc::new(Port::new(config.bind, Arc::clone(&servers), webhook));
+    let port = Arc::new(Port::new(config.bind, Arc::clone(&servers), webhook)?);
     let page = Arc::new(Page {
         metrics: metrics.clone(),
         cluster: Arc::clone(&cluster),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use annotations::{KEYS, Part};
+use k8s_openapi::serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests");
@@ -209,39 +210,275 @@ fn no_object_has_the_label_by_which_knative_finds_its_activator() {
     folders(Path::new(MANIFESTS), &mut found);
     for folder in found {
         for entry in fs::read_dir(&folder).unwrap() {
-            let text = fs::read_to_string(entry.unwrap().path()).unwrap();
-            assert!(!text.contains("app: activator"), "{}", folder.display());
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                let text = fs::read_to_string(&path).unwrap();
+                assert!(!text.contains("app: activator"), "{}", path.display());
+            }
         }
     }
 }
 
+/// The objects of the committed file of an overlay.
+fn rendered(overlay: &str) -> Vec<Value> {
+    documents(&Path::new(MANIFESTS).join(format!("rendered/{overlay}.yaml")))
+}
+
+fn overlays() -> Vec<String> {
+    let overlays = fs::read_dir(Path::new(MANIFESTS).join("overlays")).unwrap();
+    let names = overlays.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<_> = names.collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    names
+}
+
+/// Whether there is a kubectl that renders as ours does: 1.27 or newer.
+fn has_kubectl() -> bool {
+    let output = Command::new("kubectl")
+        .args(["version", "--client", "--output=json"])
+        .output();
+    let minor = output.ok().and_then(|output| {
+        let version: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let minor = version["clientVersion"]["minor"].as_str()?;
+        minor.trim_end_matches('+').parse::<u32>().ok()
+    });
+    minor.is_some_and(|minor| minor >= 27)
+}
+
 #[test]
-fn every_overlay_is_rendered_by_kubectl_where_there_is_one() {
-    let overlays = Path::new(MANIFESTS).join("overlays");
-    if Command::new("kubectl")
-        .arg("version")
-        .arg("--client")
-        .output()
-        .is_err()
-    {
-        eprintln!("kubectl is not installed: overlays were not rendered");
-        return;
+fn the_rendered_files_are_what_the_overlays_say() {
+    let is_there = has_kubectl();
+    if !is_there {
+        eprintln!(
+            "kubectl 1.27 or newer is not installed: the committed rendered files alone were checked"
+        );
     }
-    for entry in fs::read_dir(overlays).unwrap() {
-        let path = entry.unwrap().path();
-        let output = Command::new("kubectl")
-            .arg("kustomize")
-            .arg(&path)
-            .output()
-            .unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {error}", path.display());
-        let text = String::from_utf8(output.stdout).unwrap();
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
-        assert!(objects.len() >= base().len(), "{}", path.display());
-        for object in &objects {
+    for overlay in overlays() {
+        let committed = rendered(&overlay);
+        assert!(committed.len() >= base().len(), "{overlay}");
+        let names: BTreeSet<_> = committed.iter().map(name).collect();
+        assert_eq!(names.len(), committed.len(), "{overlay}");
+        for object in base() {
+            assert!(
+                names.contains(&name(&object)),
+                "{overlay}: {}",
+                name(&object)
+            );
+        }
+        for object in &committed {
             let label = &object["metadata"]["labels"]["app.kubernetes.io/part-of"];
             assert_eq!(label, "weir", "{}", name(object));
         }
+        if !is_there {
+            continue;
+        }
+        let output = Command::new("kubectl")
+            .arg("kustomize")
+            .arg(Path::new(MANIFESTS).join("overlays").join(&overlay))
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{overlay}: {error}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let now: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+        assert!(
+            now == committed,
+            "{overlay}: manifests/render writes another file"
+        );
     }
+}
+
+#[test]
+fn components_can_be_added_to_what_they_are_for() {
+    if !has_kubectl() {
+        eprintln!("kubectl 1.27 or newer is not installed: components were not rendered");
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // Of Knative's own, as its manifests have it.
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-deployment, namespace: knative-serving}\ndata: {_example: x}\n";
+    fs::write(folder.path().join("knative.yaml"), config).unwrap();
+    let up = "../".repeat(folder.path().canonicalize().unwrap().components().count() - 1);
+    let manifests = Path::new(MANIFESTS).canonicalize().unwrap();
+    let manifests = format!("{up}{}", manifests.strip_prefix("/").unwrap().display());
+    let kustomization = format!(
+        "resources: [{manifests}/overlays/softgpu, {manifests}/overlays/operator/knative, knative.yaml]\n\
+         components: [{manifests}/components/monitoring, {manifests}/components/network-policies, {manifests}/components/cluster-wide-queue-proxy]\n"
+    );
+    // Both bring the namespace of Knative.
+    let kustomization = kustomization.replace(
+        "/overlays/operator/knative,",
+        "/overlays/operator/knative/knative-serving.yaml,",
+    );
+    fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
+    let output = Command::new("kubectl")
+        .args(["kustomize", "--load-restrictor=LoadRestrictionsNone"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let count = |kind: &str| objects.iter().filter(|it| it["kind"] == kind).count();
+    assert_eq!((count("PodMonitor"), count("NetworkPolicy")), (4, 3));
+    let one = |kind: &str, name: &str| {
+        let mut all = objects.iter();
+        all.find(|it| it["kind"] == kind && it["metadata"]["name"] == name)
+            .unwrap()
+    };
+    let image = "ghcr.io/weir/queue-proxy:0.1.0";
+    let map = one("ConfigMap", "config-deployment");
+    assert_eq!(map["data"]["queue-sidecar-image"], image);
+    assert_eq!(map["data"]["_example"], "x", "the rest of it stays");
+    let serving = one("KnativeServing", "knative-serving");
+    assert_eq!(
+        serving["spec"]["config"]["deployment"]["queue-sidecar-image"],
+        image
+    );
+}
+
+/// Returns the keys of `written` that `read` lacks, or has with another value. An object without keys is as good as none.
+fn lost(path: &str, written: &Value, read: &Value, found: &mut Vec<String>) {
+    match (written, read) {
+        (Value::Object(own), _) => {
+            for (key, value) in own {
+                lost(&format!("{path}.{key}"), value, &read[key], found);
+            }
+        }
+        (Value::Array(own), Value::Array(other)) if own.len() == other.len() => {
+            for (index, (value, other)) in own.iter().zip(other).enumerate() {
+                lost(&format!("{path}[{index}]"), value, other, found);
+            }
+        }
+        (Value::Array(own), Value::Null) if own.is_empty() => {}
+        _ if written == read => {}
+        _ => found.push(path.to_owned()),
+    }
+}
+
+/// By the types of Kubernetes' own API: what they do not know, or know as something else, is a mistake here.
+#[test]
+fn every_object_is_as_the_api_of_kubernetes_knows_it() {
+    fn read<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
+        let typed: T = serde_json::from_value(object.clone())
+            .unwrap_or_else(|error| panic!("{}: {error}", name(object)));
+        serde_json::to_value(typed).unwrap()
+    }
+    use k8s_openapi::api::{
+        admissionregistration::v1 as admission, apps::v1 as apps, core::v1 as core,
+        networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac,
+        scheduling::v1 as scheduling, storage::v1 as storage,
+    };
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
+    let mut kinds = BTreeSet::new();
+    let mut objects: Vec<Value> = overlays().iter().flat_map(|it| rendered(it)).collect();
+    objects.extend(documents(
+        &Path::new(MANIFESTS).join("components/network-policies/policies.yaml"),
+    ));
+    for object in &objects {
+        let kind = object["kind"].as_str().unwrap();
+        let known = match kind {
+            "ClusterRole" => read::<rbac::ClusterRole>(object),
+            "ClusterRoleBinding" => read::<rbac::ClusterRoleBinding>(object),
+            "ConfigMap" => read::<core::ConfigMap>(object),
+            "CSIDriver" => read::<storage::CSIDriver>(object),
+            "CustomResourceDefinition" => read::<extensions::CustomResourceDefinition>(object),
+            "DaemonSet" => read::<apps::DaemonSet>(object),
+            "Deployment" => read::<apps::Deployment>(object),
+            "MutatingWebhookConfiguration" => {
+                read::<admission::MutatingWebhookConfiguration>(object)
+            }
+            "Namespace" => read::<core::Namespace>(object),
+            "NetworkPolicy" => read::<networking::NetworkPolicy>(object),
+            "PodDisruptionBudget" => read::<policy::PodDisruptionBudget>(object),
+            "PriorityClass" => read::<scheduling::PriorityClass>(object),
+            "Role" => read::<rbac::Role>(object),
+            "RoleBinding" => read::<rbac::RoleBinding>(object),
+            "Secret" => read::<core::Secret>(object),
+            "Service" => read::<core::Service>(object),
+            "ServiceAccount" => read::<core::ServiceAccount>(object),
+            "ValidatingAdmissionPolicy" => read::<admission::ValidatingAdmissionPolicy>(object),
+            "ValidatingAdmissionPolicyBinding" => {
+                read::<admission::ValidatingAdmissionPolicyBinding>(object)
+            }
+            "ValidatingWebhookConfiguration" => {
+                read::<admission::ValidatingWebhookConfiguration>(object)
+            }
+            other => panic!("no type for {other}"),
+        };
+        let mut found = Vec::new();
+        lost("", object, &known, &mut found);
+        assert!(found.is_empty(), "{}: {found:?}", name(object));
+        kinds.insert(kind);
+    }
+    assert!(kinds.len() >= 19, "{kinds:?}");
+}
+
+/// What the manifests set is read somewhere, and what they scrape is served.
+#[test]
+fn every_variable_is_one_that_a_program_reads() {
+    let sources = Path::new(MANIFESTS).join("..");
+    let mut text = String::new();
+    for folder in ["activator-ext/src", "gpu-sidecar", "proxy/src", "weir/src"] {
+        read_sources(&sources.join(folder), &mut text);
+    }
+    // Read by NVIDIA's container runtime and by NVML.
+    let others = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"];
+    let mut names = BTreeSet::new();
+    for object in overlays().iter().flat_map(|it| rendered(it)) {
+        let spec = &object["spec"]["template"]["spec"];
+        let parts = ["containers", "initContainers"];
+        let containers = parts.iter().flat_map(|key| spec[*key].as_array()).flatten();
+        for variable in containers.flat_map(|it| it["env"].as_array()).flatten() {
+            names.insert(variable["name"].as_str().unwrap().to_owned());
+        }
+    }
+    assert!(names.len() >= 6, "{names:?}");
+    for name in names {
+        let is_read = others.contains(&&*name) || text.contains(&format!("\"{name}\""));
+        assert!(is_read, "{name} is set, and nothing reads it");
+    }
+}
+
+fn read_sources(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_sources(&path, text);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            text.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// The script that Argo CD runs, on what `control::functions::status` writes.
+#[test]
+fn argo_cd_takes_a_function_for_healthy_if_it_is_ready() {
+    let script = Path::new(MANIFESTS).join("../docs/gitops/argo-cd/health.lua");
+    let health = |status: &str| {
+        let lines = format!(
+            "obj = {{ status = {status} }} print(assert(loadfile('{}'))().status)",
+            script.display()
+        );
+        let output = Command::new("lua5.4").args(["-e", &lines]).output().ok()?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    };
+    if health("nil").is_none() {
+        eprintln!("lua5.4 is not installed: health.lua was not run");
+        return;
+    }
+    let ready = |status: &str, reason: &str| {
+        let own =
+            format!("{{ type = 'Ready', status = '{status}', reason = '{reason}', message = '' }}");
+        health(&format!("{{ conditions = {{ {own} }} }}")).unwrap()
+    };
+    assert_eq!(health("nil").unwrap(), "Progressing");
+    assert_eq!(ready("True", "Serving"), "Healthy");
+    assert_eq!(ready("False", "NoDataPodReady"), "Degraded");
+    assert_eq!(ready("False", "Waiting"), "Progressing");
+    assert_eq!(ready("Unknown", "AgentsSilent"), "Progressing");
+    assert_eq!(ready("False", "DetachedByHand"), "Suspended");
 }

@@ -40,6 +40,13 @@ const SEATS: &str = "weir.dev/seats";
 const HOST_MEMORY: &str = "weir.dev/host-memory-mib";
 const PLAN: &str = "weir.dev/plan-permille";
 
+/// The label by which a node's GPUs are Weir's.
+const GPUS: &str = "weir.dev/gpus";
+/// By this value of it, some of them are, and NVIDIA's device plugin has been configured for the others.
+const SPLIT: &str = "split";
+/// What NVIDIA's device plugin advertises on a node: whole GPUs, and slices of them.
+const NVIDIAS: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
+
 /// Bytes of a MiB.
 const MIB: u64 = 1 << 20;
 
@@ -75,7 +82,8 @@ impl Answer {
     }
 }
 
-fn capacity(node: &Node) -> BTreeMap<String, String> {
+/// Returns the capacity of a node, as the API writes amounts.
+pub(crate) fn capacity(node: &Node) -> BTreeMap<String, String> {
     let capacity = node.status.as_ref().and_then(|it| it.capacity.clone());
     let all = capacity.into_iter().flatten();
     all.map(|(name, Quantity(amount))| (name, amount)).collect()
@@ -85,6 +93,21 @@ fn bytes_of(quantity: Option<&String>) -> u64 {
     quantity
         .and_then(|text| annotations::values::quantity(text).ok())
         .unwrap_or(0)
+}
+
+/// Returns what NVIDIA's device plugin advertises on a node whose GPUs are all Weir's: they would be given away twice.
+pub(crate) fn advertised_twice(
+    labels: &BTreeMap<String, String>,
+    capacity: &BTreeMap<String, String>,
+) -> Option<String> {
+    if labels.get(GPUS).is_some_and(|value| value == SPLIT) {
+        return None;
+    }
+    let advertised = capacity.iter().find(|(name, amount)| {
+        NVIDIAS.iter().any(|own| name.starts_with(own))
+            && annotations::values::quantity(amount).is_ok_and(|amount| amount > 0)
+    });
+    advertised.map(|(name, amount)| format!("{name}: {amount}"))
 }
 
 /// Keeps what nodes offer.
@@ -205,7 +228,13 @@ impl Nodes {
         if heard.is_none() && !current.keys().any(|name| name.starts_with(PREFIX)) {
             return;
         }
-        let heard = heard.map(|(at, answer)| (*at, answer.amounts(node)));
+        let heard = heard.map(|(at, answer)| {
+            let amounts = match advertised_twice(node.labels(), &current) {
+                Some(_) => Amounts::default(),
+                None => answer.amounts(node),
+            };
+            (*at, amounts)
+        });
         let Some(amounts) = offered(self.clock.now(), since, heard) else {
             return;
         };
@@ -233,7 +262,14 @@ impl Nodes {
             .patch_status(&name, &PatchParams::default(), &patch)
             .await
         {
-            Ok(_) => tracing::info!(node = name, ?amounts, "what a node offers was written"),
+            Ok(_) => match advertised_twice(node.labels(), &current) {
+                Some(advertised) => tracing::warn!(
+                    node = name,
+                    advertised,
+                    "NVIDIA's device plugin gives the node's GPUs away as well, so it offers nothing of Weir's"
+                ),
+                None => tracing::info!(node = name, ?amounts, "what a node offers was written"),
+            },
             Err(error) => {
                 tracing::warn!(node = name, %error, "what a node offers cannot be written");
             }
@@ -294,6 +330,33 @@ pub(crate) async fn forget(client: &Client) -> Result<(), kube::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_are_given_away_twice_unless_the_node_says_that_they_are_split() {
+        let map = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let (enabled, split) = (map(&[(GPUS, "enabled")]), map(&[(GPUS, SPLIT)]));
+        for (capacity, expected) in [
+            (map(&[("cpu", "8"), (SEATS, "4")]), None),
+            (map(&[("nvidia.com/gpu", "0")]), None),
+            (map(&[("nvidia.com/gpu", "2")]), Some("nvidia.com/gpu: 2")),
+            (
+                map(&[("nvidia.com/gpu.shared", "8")]),
+                Some("nvidia.com/gpu.shared: 8"),
+            ),
+            (
+                map(&[("nvidia.com/mig-1g.10gb", "7")]),
+                Some("nvidia.com/mig-1g.10gb: 7"),
+            ),
+        ] {
+            assert_eq!(advertised_twice(&enabled, &capacity).as_deref(), expected);
+            assert_eq!(advertised_twice(&split, &capacity), None);
+        }
+    }
 
     #[test]
     fn an_answers_usable_slots_are_added_up() {

@@ -4,7 +4,7 @@ pub(crate) mod pod;
 mod template;
 
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -19,14 +19,15 @@ use kube::core::admission::{
 };
 use proxy::body::ProxyBody;
 use proxy::connection::{Client, Handler};
+use proxy::listen::ListenError;
 use proxy::process::Servers;
 use proxy::tls::{Settings, Tls, TlsError};
 use proxy::{listen, respond};
 use serde_json::json;
+use tokio::net::TcpListener;
 
 use super::cluster::Cluster;
 use super::metrics::Metrics;
-use crate::StartError;
 use pod::{Delivery, deliver};
 
 /// Where the API server calls.
@@ -204,20 +205,29 @@ impl Handler for Webhook {
 /// The port, and the certificate with which it is served as soon as there is one.
 #[derive(Debug)]
 pub(crate) struct Port {
-    bind: IpAddr,
+    /// Until there is a certificate. Nobody is sent here before: the process is not ready.
+    listener: Mutex<Option<TcpListener>>,
     servers: Arc<Servers>,
     webhook: Arc<Webhook>,
     tls: OnceLock<Arc<Tls>>,
 }
 
 impl Port {
-    pub(crate) fn new(bind: IpAddr, servers: Arc<Servers>, webhook: Arc<Webhook>) -> Self {
-        Self {
-            bind,
+    /// Takes the port, on which nothing is answered yet.
+    ///
+    /// # Errors
+    /// The port cannot be had.
+    pub(crate) fn new(
+        bind: IpAddr,
+        servers: Arc<Servers>,
+        webhook: Arc<Webhook>,
+    ) -> Result<Self, ListenError> {
+        Ok(Self {
+            listener: Mutex::new(Some(listen::listen(bind, WEBHOOK_PORT)?)),
             servers,
             webhook,
             tls: OnceLock::new(),
-        }
+        })
     }
 
     /// Whether questions are answered.
@@ -225,11 +235,11 @@ impl Port {
         self.tls.get().is_some()
     }
 
-    /// Takes a certificate and a key. With the first ones the port is opened.
+    /// Takes a certificate and a key. With the first ones questions are answered.
     ///
     /// # Errors
-    /// They cannot be used, or the port not be had.
-    pub(crate) fn take(&self, certificate: Vec<u8>, key: Vec<u8>) -> Result<(), StartError> {
+    /// They cannot be used.
+    pub(crate) fn take(&self, certificate: Vec<u8>, key: Vec<u8>) -> Result<(), TlsError> {
         let contents = [certificate, key];
         if let Some(tls) = self.tls.get() {
             if tls.replace(contents) {
@@ -237,10 +247,16 @@ impl Port {
             }
             return Ok(());
         }
-        let tls = Tls::from_pem(contents, &Settings::default()).map_err(|error: TlsError| error)?;
-        let listener = listen::listen(self.bind, WEBHOOK_PORT)?;
-        self.servers
-            .serve(listener, Some(Arc::clone(&tls)), &self.webhook);
+        let tls = Tls::from_pem(contents, &Settings::default())?;
+        let listener = self
+            .listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(listener) = listener {
+            self.servers
+                .serve(listener, Some(Arc::clone(&tls)), &self.webhook);
+        }
         let _first = self.tls.set(tls);
         tracing::info!(port = WEBHOOK_PORT, "the webhooks are served");
         Ok(())

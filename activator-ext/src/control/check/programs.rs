@@ -15,6 +15,7 @@ use serde_json::json;
 use super::Subject;
 use super::finding::Finding;
 use crate::control::names::CONTROL;
+use crate::control::nodes::{advertised_twice, capacity};
 use crate::source::kubernetes::resource;
 
 /// What role `control` must be allowed to: verb, group, resource and subresource. The rest of its rights is beside these.
@@ -271,10 +272,21 @@ impl Subject {
                 continue;
             };
             let found = nodes.get_opt(&node).await?;
-            let capacity = found.and_then(|it| it.status?.capacity);
-            let seats = capacity.and_then(|it| it.get(SEATS).map(|it| it.0.clone()));
             let name = format!("node {node}");
-            findings.push(match seats.as_deref() {
+            let (labels, capacity) = match &found {
+                Some(node) => (node.labels().clone(), capacity(node)),
+                None => Default::default(),
+            };
+            if let Some(advertised) = advertised_twice(&labels, &capacity) {
+                findings.push(Finding::wrong(
+                    name,
+                    format!("NVIDIA's device plugin gives its GPUs away as well ({advertised}), so it has no seats"),
+                    "take the node from the plugin, or split its GPUs and label it weir.dev/gpus=split (docs/install.md)",
+                ));
+                continue;
+            }
+            let seats = capacity.get(SEATS).map(String::as_str);
+            findings.push(match seats {
                 None | Some("0") => Finding::wrong(
                     name,
                     "its agent has not been heard for a minute, so it has no seats",

@@ -257,6 +257,23 @@ pub(crate) fn snapshot() -> anyhow::Result<BTreeMap<String, Value>> {
                 metadata[key].take();
             }
             item["status"].take();
+            // The commands that switch TLS, which are not Weir's, restart Knative's programs.
+            for pointer in [
+                "/metadata/annotations/deployment.kubernetes.io~1revision",
+                "/spec/template/metadata/annotations/kubectl.kubernetes.io~1restartedAt",
+            ] {
+                item.pointer_mut(pointer).map(Value::take);
+            }
+            let annotations = "/spec/template/metadata/annotations";
+            if let Some(Value::Object(own)) = item.pointer_mut(annotations) {
+                own.retain(|_, value| !value.is_null());
+                if own.is_empty()
+                    && let Some(Value::Object(metadata)) =
+                        item.pointer_mut("/spec/template/metadata")
+                {
+                    metadata.remove("annotations");
+                }
+            }
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let metadata = &item["metadata"];
             let name = format!(
