@@ -1,4 +1,4 @@
-//! The command line: `gpu-sidecar run` and `gpu-sidecar check`.
+//! The command line: `gpu-sidecar run`, `gpu-sidecar mps` and `gpu-sidecar check`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -14,9 +14,11 @@ use crate::csi::helper;
 use crate::node::NodeState;
 use crate::nvml::real::Library;
 use crate::nvml::watch::look;
-use crate::run::{RunOptions, run};
+use crate::run::{RunError, RunOptions, run};
 use crate::{log, mps};
 
+/// As `true`: `run --external-mps`.
+const EXTERNAL_MPS: &str = "WEIR_EXTERNAL_MPS";
 /// The exit code for a command line or a configuration that cannot be used.
 const USAGE: u8 = 2;
 
@@ -38,6 +40,17 @@ enum Do {
         /// Ends the MPS daemons with the agent, and so the GPU contexts of all pods.
         #[arg(long)]
         stop_mps: bool,
+        /// Leaves MPS daemons to `gpu-sidecar mps`: they are watched, and neither started nor ended. WEIR_EXTERNAL_MPS=true says
+        /// the same.
+        #[arg(long, conflicts_with = "stop_mps")]
+        external_mps: bool,
+    },
+    /// Keeps the MPS daemons of this node's slots running, apart from the agent, until it gets SIGTERM or SIGINT. They end with
+    /// it, and so do the GPU contexts of all pods on those slots.
+    Mps {
+        /// The agent's configuration; without it /etc/weir/agent.toml, or all defaults where that does not exist.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// Mounts for the agent, which starts it.
     #[command(hide = true)]
@@ -67,13 +80,30 @@ pub(crate) fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     match arguments.command {
-        Do::Run { config, stop_mps } => start(config.as_deref(), RunOptions { stop_mps }),
+        Do::Run {
+            config,
+            stop_mps,
+            external_mps,
+        } => start(config.as_deref(), |config| {
+            let options = RunOptions {
+                stop_mps,
+                external_mps: external_mps || says_external_mps(),
+            };
+            run(config, options)
+        }),
+        Do::Mps { config } => start(config.as_deref(), mps::program::run),
         Do::Mounts { process } => helper::run(process),
         Do::Check { file, json } => check(&file, json),
     }
 }
 
-fn start(path: Option<&Path>, options: RunOptions) -> ExitCode {
+/// Whether the environment leaves MPS daemons to another program: manifests say so by a variable, since an agent that does not
+/// know it yet takes no notice, and would refuse an argument.
+fn says_external_mps() -> bool {
+    std::env::var(EXTERNAL_MPS).is_ok_and(|value| value == "true")
+}
+
+fn start(path: Option<&Path>, program: impl FnOnce(Config) -> Result<(), RunError>) -> ExitCode {
     let config = match path {
         Some(path) => Config::read(path),
         None if Path::new(PATH_DEFAULT).exists() => Config::read(Path::new(PATH_DEFAULT)),
@@ -87,7 +117,7 @@ fn start(path: Option<&Path>, options: RunOptions) -> ExitCode {
         }
     };
     log::begin(config.node.log);
-    match run(config, options) {
+    match program(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

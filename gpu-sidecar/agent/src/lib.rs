@@ -14,8 +14,8 @@
 //! | [`events`] | what happened |
 //!
 //! The agent may end at any time, also by `kill -9`: MPS daemons, pods and their slots are found again by the next one, and
-//! programs go on as their gates' own rule for a lost agent says. One that ends in a container takes its MPS daemons with it
-//! if they share its PID namespace: the agent's pod needs `hostPID` and has to run the daemons there.
+//! programs go on as their gates' own rule for a lost agent says. One that ends in a container takes the MPS daemons that
+//! it has started with it: there `gpu-sidecar mps` keeps them in a pod of their own (`run --external-mps`).
 //!
 //! Sandboxed runtimes (Kata, gVisor) have another kernel: neither shared pages nor sockets nor MPS reach into them. Their
 //! pods are not served.
@@ -28,6 +28,7 @@ mod csi;
 pub mod events;
 mod http;
 pub mod identity;
+mod lock;
 mod log;
 mod metrics;
 pub mod mps;

@@ -3,7 +3,6 @@
 use std::fs::DirBuilder;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,36 +10,33 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mutual_tls::Identity;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::control::{Control, EVENT_STREAMS_MAX, Scrape};
 use crate::csi::{self, Kubelet, Volumes};
 use crate::events::{EventKind, Events};
+use crate::lock::{LOCK_SPAN, lock};
 use crate::metrics::Metrics;
-use crate::mps::daemon::Daemons;
+use crate::mps::daemon::{Daemons, Supervisor};
 use crate::node::{Node, Plan};
 use crate::nvml::Nvml;
 use crate::nvml::real::Library;
 use crate::nvml::watch::{Change, Listener, Watcher};
 use crate::pods::{Keeper, Pods, preload_folder};
 use crate::recent::Recent;
-use crate::state::{Command, DeviceMemory, ServiceHandle, ServiceSettings, SlotKind};
+use crate::state::{Command, DeviceMemory, ServiceHandle, ServiceSettings};
 use crate::stop::Stop;
-use crate::{http, service};
+use crate::{http, mps, service};
 
 /// Names where the agent listens, as long as it runs; in the run directory.
 pub const STATE_FILE: &str = "agent.json";
 /// Locked by the agent that runs; in the run directory.
 const LOCK_FILE: &str = "agent.lock";
-/// Another agent ends within this time, or it runs there. One that was killed while it started a program leaves the lock
-/// to that until it has begun.
-const LOCK_SPAN: Duration = Duration::from_secs(1);
 /// A connection to the metrics ends after this time: no scraper keeps one from the others.
 const SCRAPE_LIFETIME: Duration = Duration::from_secs(300);
 /// The service's thread has this long to end.
@@ -53,14 +49,21 @@ const ALIVE_SPAN: Duration = Duration::from_millis(500);
 pub struct RunOptions {
     /// At the end, MPS daemons end too, and with them the contexts of all programs. Else they go on for the next agent.
     pub stop_mps: bool,
+    /// MPS daemons are those of `gpu-sidecar mps`: the agent watches them, and starts and ends none.
+    pub external_mps: bool,
 }
 
 /// The agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// Another runs with this run directory.
-    #[error("{}: another agent runs there", .0.display())]
-    Running(PathBuf),
+    #[error("{}: another {program} runs there", directory.display())]
+    Running {
+        /// What it is.
+        program: &'static str,
+        /// The run directory.
+        directory: PathBuf,
+    },
     /// A file or folder cannot be made.
     #[error("{}: {error}", path.display())]
     File {
@@ -115,40 +118,12 @@ pub fn run(config: Config, options: RunOptions) -> Result<(), RunError> {
         // Scrapes and questions wait for figures there.
         .max_blocking_threads(16)
         .build()?;
-    let lock = runtime.block_on(lock(&directory, LOCK_SPAN))?;
+    let lock = runtime.block_on(lock(&directory, LOCK_FILE, "agent", LOCK_SPAN))?;
     let outcome = runtime.block_on(serve(config, options));
     runtime.shutdown_timeout(Duration::from_secs(1));
     let _gone = std::fs::remove_file(directory.join(STATE_FILE));
     drop(lock);
     outcome
-}
-
-async fn lock(directory: &Path, span: Duration) -> Result<OwnedFd, RunError> {
-    let path = directory.join(LOCK_FILE);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let opened = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600));
-    let wrong = |errno: rustix::io::Errno| RunError::File {
-        path: path.clone(),
-        error: errno.into(),
-    };
-    let file = opened.map_err(wrong)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => return Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {}
-        Err(errno) => return Err(wrong(errno)),
-    }
-    // The kernel waits for a lock without end: a thread does, and one that has it too late gives it back.
-    let (tell, told) = oneshot::channel();
-    std::thread::Builder::new()
-        .name("lock".to_owned())
-        .spawn(move || {
-            let locked = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
-            let _too_late = tell.send(locked.map(|()| file));
-        })?;
-    match tokio::time::timeout(span, told).await {
-        Ok(Ok(locked)) => locked.map_err(wrong),
-        Ok(Err(_)) | Err(_) => Err(RunError::Running(directory.to_path_buf())),
-    }
 }
 
 async fn listen(address: SocketAddr, key: &'static str) -> Result<TcpListener, RunError> {
@@ -224,7 +199,12 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let pods = Arc::new(Pods::default());
     let recent = Arc::new(Recent::default());
     let directory = config.node.run_directory.clone();
-    let parts = Parts::start(&config, &events, &node, &pods, &recent)?;
+    let supervisor = if options.external_mps {
+        Supervisor::Other
+    } else {
+        Supervisor::Own
+    };
+    let parts = Parts::start(&config, supervisor, &events, &node, &pods, &recent)?;
     let volumes = config.csi.clone().zip(kubelet).map(|(csi, kubelet)| {
         let (node, pods) = (Arc::clone(&node), Arc::clone(&pods));
         let directory = config.pods.directory.clone();
@@ -324,6 +304,7 @@ async fn ended(service: &ServiceHandle) {
 impl Parts {
     fn start(
         config: &Config,
+        supervisor: Supervisor,
         events: &Arc<Events>,
         node: &Arc<Node>,
         pods: &Arc<Pods>,
@@ -339,9 +320,10 @@ impl Parts {
         })?;
         let daemons = Arc::new(Daemons::new(
             config.clone(),
+            supervisor,
             Arc::clone(node),
             Arc::clone(events),
-            service.clone(),
+            Some(service.clone()),
         ));
         let mut parts = Self {
             stop,
@@ -389,7 +371,8 @@ impl Parts {
 
     /// Who is told what NVML finds: the service first, which has to know a slot before its daemon says anything.
     fn listener(&self) -> Listener {
-        let (service, daemons) = (self.service.clone(), Arc::clone(&self.daemons));
+        let service = self.service.clone();
+        let mut to_daemons = mps::program::listener(Arc::clone(&self.daemons));
         Box::new(move |change| {
             let sent = match &change {
                 Change::Added(slot) => service.send(Command::SlotAdded(Arc::clone(slot))),
@@ -400,15 +383,8 @@ impl Parts {
                 Change::Back(slot) => service.send(Command::SlotBack(Arc::clone(slot))),
                 Change::Fault(_) => Ok(()),
             };
-            if sent.is_err() {
-                return;
-            }
-            match change {
-                Change::Added(slot) if slot.kind == SlotKind::Mps => daemons.add(&slot),
-                Change::Added(_) => {}
-                Change::Lost(slot, _) => daemons.pause(slot),
-                Change::Back(slot) => daemons.resume(&slot),
-                Change::Fault(slot) => daemons.look(slot),
+            if sent.is_ok() {
+                to_daemons(change);
             }
         })
     }
@@ -427,20 +403,5 @@ impl Parts {
             waiting.wait(step);
             left = left.saturating_sub(step);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn one_at_a_time_has_the_directory() {
-        let directory = tempfile::tempdir().unwrap();
-        let one = lock(directory.path(), Duration::ZERO).await.unwrap();
-        let why = lock(directory.path(), Duration::ZERO).await.unwrap_err();
-        assert!(matches!(why, RunError::Running(_)), "{why}");
-        let other = lock(directory.path(), Duration::from_secs(60));
-        tokio::join!(biased; other, async { drop(one) }).0.unwrap();
     }
 }

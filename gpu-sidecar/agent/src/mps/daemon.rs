@@ -63,24 +63,37 @@ enum Order {
 /// A slot's thread, and how it is told.
 type OfSlot = (SyncSender<Order>, JoinHandle<()>);
 
+/// The program whose children the daemons are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Supervisor {
+    /// This one: it starts daemons, and ends those that are silent.
+    Own,
+    /// `gpu-sidecar mps`: daemons are only watched.
+    Other,
+}
+
 /// All daemons.
 pub(crate) struct Daemons {
     config: Config,
+    supervisor: Supervisor,
     node: Arc<Node>,
     events: Arc<Events>,
-    service: ServiceHandle,
+    /// `None`: this program has no token service.
+    service: Option<ServiceHandle>,
     threads: Mutex<BTreeMap<SlotKey, OfSlot>>,
 }
 
 impl Daemons {
     pub(crate) fn new(
         config: Config,
+        supervisor: Supervisor,
         node: Arc<Node>,
         events: Arc<Events>,
-        service: ServiceHandle,
+        service: Option<ServiceHandle>,
     ) -> Self {
         Self {
             config,
+            supervisor,
             node,
             events,
             service,
@@ -93,6 +106,7 @@ impl Daemons {
         let (sender, receiver) = sync_channel(ORDERS_MAX);
         let thread = Thread {
             program: self.config.node.mps_control.clone(),
+            supervisor: self.supervisor,
             is_multiuser: self.config.node.mps_multiuser,
             node: Arc::clone(&self.node),
             events: Arc::clone(&self.events),
@@ -161,10 +175,11 @@ impl Daemons {
 
 struct Thread {
     program: PathBuf,
+    supervisor: Supervisor,
     is_multiuser: bool,
     node: Arc<Node>,
     events: Arc<Events>,
-    service: ServiceHandle,
+    service: Option<ServiceHandle>,
     slot: Arc<Slot>,
     orders: Receiver<Order>,
     /// A daemon that was left alone when the slot was lost.
@@ -216,10 +231,14 @@ impl Thread {
         let (kind, is_up, text) = match &state {
             MpsState::Up { adopted, pid, .. } => {
                 let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-                let text = if *adopted {
-                    format!("the daemon of a former agent goes on (pid {pid})")
-                } else {
-                    format!("the daemon answers (pid {pid})")
+                let text = match (*adopted, self.supervisor) {
+                    (true, Supervisor::Own) => {
+                        format!("the daemon of a former agent goes on (pid {pid})")
+                    }
+                    (true, Supervisor::Other) => {
+                        format!("the daemon of `gpu-sidecar mps` answers (pid {pid})")
+                    }
+                    (false, _) => format!("the daemon answers (pid {pid})"),
                 };
                 (Some(EventKind::MpsUp), true, text)
             }
@@ -239,7 +258,9 @@ impl Thread {
             is_up,
             text,
         };
-        let _ended = self.service.send(command);
+        if let Some(service) = &self.service {
+            let _ended = service.send(command);
+        }
     }
 
     fn run(mut self) {
@@ -258,7 +279,7 @@ impl Thread {
                 Err(reason) => {
                     // The program may come later, with the driver.
                     self.say(MpsState::Unable { reason });
-                    span = RESTART_SPAN_MAX;
+                    span = self.restart_span_max();
                     match self.wait(span) {
                         Some(over) => over,
                         None => continue,
@@ -282,9 +303,18 @@ impl Thread {
                         Some(_) if !self.await_resume() => return,
                         Some(_) | None => {}
                     }
-                    span = (span * 2).min(RESTART_SPAN_MAX);
+                    span = (span * 2).min(self.restart_span_max());
                 }
             }
+        }
+    }
+
+    /// Returns the longest time between two looks for a daemon.
+    fn restart_span_max(&self) -> Duration {
+        match self.supervisor {
+            Supervisor::Own => RESTART_SPAN_MAX,
+            // The program that starts it has waited already.
+            Supervisor::Other => HEALTH_SPAN,
         }
     }
 
@@ -331,6 +361,9 @@ impl Thread {
 
     /// Tells whatever daemon listens in the pipe directory to end, and sees to it.
     fn quit(&mut self, program: &Path) {
+        if self.supervisor == Supervisor::Other {
+            return;
+        }
         let pid = self.written_pid();
         let _silent = ask(program, &self.pipe(), "quit -t 1");
         if let Some(pid) = pid.and_then(pid_of)
@@ -373,12 +406,21 @@ impl Thread {
                 silent: 0,
                 servers: BTreeMap::new(),
             };
+            if self.supervisor == Supervisor::Other && !is_first {
+                self.count_restart();
+            }
             self.say(self.up(&running));
             return Ok(running);
         }
+        if self.supervisor == Supervisor::Other {
+            return Err(Over::Ended(format!(
+                "no daemon answers in {}: `gpu-sidecar mps` starts it",
+                pipe.display()
+            )));
+        }
         self.say(MpsState::Starting);
-        if !is_first && let Some(own) = self.node.lock().slot_mut(self.slot.key) {
-            own.mps_restarts += 1;
+        if !is_first {
+            self.count_restart();
         }
         let ended = |what: &str, error: std::io::Error| Over::Ended(format!("{what}: {error}"));
         let log = self.beside("log");
@@ -448,6 +490,12 @@ impl Thread {
                 }
                 return Err(over);
             }
+        }
+    }
+
+    fn count_restart(&self) {
+        if let Some(own) = self.node.lock().slot_mut(self.slot.key) {
+            own.mps_restarts += 1;
         }
     }
 
@@ -521,6 +569,11 @@ impl Thread {
     fn examine(&self, program: &Path, running: &mut Running) -> Result<(), Over> {
         if let Err(why) = self.answers(program) {
             running.silent += 1;
+            if running.silent >= SILENT_MAX && self.supervisor == Supervisor::Other {
+                return Err(Over::Ended(format!(
+                    "the daemon did not answer {SILENT_MAX} times in a row: {why}"
+                )));
+            }
             if running.silent >= SILENT_MAX {
                 running.kill();
                 self.hit(&running.servers, "the daemon was ended");

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod csi;
+mod external_mps;
 mod place;
 #[path = "../../src/testing/script.rs"]
 mod script;

@@ -128,6 +128,11 @@ impl Node {
 
     /// The agent's command.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        self.command_of("run", arguments)
+    }
+
+    /// The command of a subcommand that takes the agent's configuration.
+    pub(crate) fn command_of(&self, subcommand: &str, arguments: &[&str]) -> Command {
         let head = |key: &str, value: String| {
             let key_is_given = self.config.lines().any(|line| line.starts_with(key));
             if key_is_given {
@@ -156,9 +161,13 @@ impl Node {
         ];
         let text = format!("[node]\n{}{}", node.concat(), self.config);
         let file = self.own.path().join("agent.toml");
-        fs::write(&file, text).unwrap();
+        // Another program may be reading it.
+        let new = file.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(&new, &file).unwrap();
         let mut command = program();
-        command.arg("run").arg("--config").arg(file).args(arguments);
+        command.arg(subcommand).arg("--config").arg(file);
+        command.args(arguments);
         command
     }
 
@@ -173,13 +182,18 @@ impl Node {
     }
 
     pub(crate) fn start_with(&mut self, arguments: &[&str]) {
+        self.start_as(self.command(arguments));
+    }
+
+    /// Starts an agent by this command.
+    pub(crate) fn start_as(&mut self, mut command: Command) {
         let _of_before = fs::remove_file(self.run().join("agent.json"));
         let log = fs::File::options()
             .create(true)
             .append(true)
             .open(self.own.path().join("agent.log"))
             .unwrap();
-        let child = self.command(arguments).stderr(log).spawn().unwrap();
+        let child = command.stderr(log).spawn().unwrap();
         self.agent = Some(child);
         until("the agent listens", || {
             let ended = self.agent.as_mut().unwrap().try_wait().unwrap();
