@@ -7,7 +7,6 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::gpu;
 use crate::kubectl::{self, until};
 use crate::load::{Outcome, Target};
 use crate::options::Options;
@@ -15,9 +14,10 @@ use crate::world::{
     Function, NAMESPACE, OPTED_IN, Overlay, SOON, attached, create_namespace, detached,
     differences, owners, snapshot,
 };
+use crate::{gpu, soak, suites};
 
 /// Names of the checks, in their order.
-pub(crate) const NAMES: [&str; 13] = [
+pub(crate) const NAMES: [&str; 15] = [
     "install",
     "attach-detach",
     "roll-out",
@@ -29,6 +29,8 @@ pub(crate) const NAMES: [&str; 13] = [
     "full-node",
     "internal-tls",
     "wrong-annotations",
+    "suites",
+    "soak",
     "upgrade",
     "uninstall",
 ];
@@ -125,7 +127,7 @@ fn none_failed(outcome: &Outcome, note: String) -> Finding {
 impl Checks {
     pub(crate) fn new(options: Options) -> anyhow::Result<Self> {
         Ok(Self {
-            overlay: Overlay::new(&options, options.from.as_deref().unwrap_or(&options.images))?,
+            overlay: Overlay::new(&options, &options.images)?,
             before: stock()?,
             options,
             is_installed: false,
@@ -149,14 +151,11 @@ impl Checks {
             "full-node" => not_tried("needs leases"),
             "internal-tls" => self.internal_tls().await,
             "wrong-annotations" => self.wrong_annotations().await,
+            "suites" => self.suites().await,
+            "soak" => self.soak().await,
             "upgrade" => self.upgrade().await,
             _ => self.uninstall().await,
         }
-    }
-
-    /// The images with which Weir is installed at first.
-    fn installed_images(&self) -> &str {
-        self.options.from.as_deref().unwrap_or(&self.options.images)
     }
 
     fn target(&self) -> anyhow::Result<Target> {
@@ -186,9 +185,7 @@ impl Checks {
         let revision = STEADY.revision()?;
         attached(&revision).await?;
         self.is_installed = true;
-        let image = self
-            .options
-            .image_of(self.installed_images(), "queue-proxy");
+        let image = self.options.image("queue-proxy");
         for pod in pods(&revision)? {
             let mut containers = pod["spec"]["containers"].as_array().into_iter().flatten();
             let is_ours = containers.any(|it| it["name"] == "queue-proxy" && it["image"] == image);
@@ -524,8 +521,9 @@ impl Checks {
         let load = self.target()?.load();
         let shares = gpu::check(&self.options).await?;
         let mut finding = none_failed(&load.stop().await, shares.note);
-        // More is asked of the slot than it has: what is refused is no failure.
-        finding.requests += shares.outcome.0.len();
+        // More was asked of the slot than it has: what was refused is no failure.
+        finding.requests += shares.overloaded + shares.rolled.0.len();
+        finding.failed += shares.rolled.failed().count();
         finding.passed = finding.passed.map(|passed| passed && shares.is_good);
         Ok(finding)
     }
@@ -657,22 +655,51 @@ impl Checks {
         Ok(finding)
     }
 
+    /// Knative's own tests, once as Knative is and once with Weir's queue-proxy in every pod.
+    async fn suites(&self) -> anyhow::Result<Finding> {
+        let Some(command) = &self.options.suites else {
+            return not_tried("--suites is not given");
+        };
+        let compared = suites::check(&self.options, command).await?;
+        let mut finding = none_failed(&Outcome::default(), compared.note);
+        finding.passed = Some(compared.is_good);
+        Ok(finding)
+    }
+
+    async fn soak(&self) -> anyhow::Result<Finding> {
+        let Some(span) = self.options.soak else {
+            return not_tried("--soak is not given");
+        };
+        let load = self.target()?.load();
+        let soaked = soak::check(&self.options, span).await;
+        let outcome = load.stop().await;
+        let soaked = soaked?;
+        let mut finding = none_failed(&outcome, soaked.note);
+        finding.passed = finding.passed.map(|passed| passed && soaked.is_good);
+        Ok(finding)
+    }
+
+    /// From an earlier version, to which it is taken back before, to this one.
     async fn upgrade(&mut self) -> anyhow::Result<Finding> {
-        if self.options.from.is_none() {
+        let Some(from) = &self.options.from else {
             return not_tried("--from is not given");
-        }
+        };
         let revision = STEADY.revision()?;
         let load = self.target()?.load();
         sleep(Duration::from_secs(2)).await;
-        self.overlay = Overlay::new(&self.options, &self.options.images)?;
-        self.overlay.run("apply")?;
-        self.rolled_out().await?;
-        attached(&revision).await?;
-        sleep(Duration::from_secs(5)).await;
-        Ok(none_failed(
-            &load.stop().await,
-            "upgraded under load".to_owned(),
-        ))
+        let mut notes = Vec::new();
+        for (what, overlay) in [
+            ("back", &Overlay::new(&self.options, from)?),
+            ("upgrade", &self.overlay),
+        ] {
+            let begin = Instant::now();
+            overlay.run("apply")?;
+            self.rolled_out().await?;
+            attached(&revision).await?;
+            notes.push(format!("{what} in {:.1} s", begin.elapsed().as_secs_f64()));
+            sleep(Duration::from_secs(5)).await;
+        }
+        Ok(none_failed(&load.stop().await, notes.join(", ")))
     }
 
     async fn uninstall(&mut self) -> anyhow::Result<Finding> {

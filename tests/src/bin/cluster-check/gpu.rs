@@ -22,7 +22,10 @@ const POINTS: f64 = 2.0;
 pub(crate) struct Shares {
     pub(crate) is_good: bool,
     pub(crate) note: String,
-    pub(crate) outcome: Outcome,
+    /// Requests of which some were to be refused, since they asked for more than the slot has.
+    pub(crate) overloaded: usize,
+    /// Those while the agents were replaced.
+    pub(crate) rolled: Outcome,
 }
 
 const ALWAYS: (&str, &str) = ("autoscaling.knative.dev/min-scale", "1");
@@ -79,9 +82,9 @@ pub(crate) async fn check(options: &Options) -> anyhow::Result<Shares> {
         100.0 * (of(&end.0) - of(&begin.0)) / seconds
     };
     let shares = [share(small.name), share(large.name)];
-    let mut outcome = Outcome::default();
+    let mut overloaded = 0;
     for load in loads {
-        outcome.0.extend(load.stop().await.0);
+        overloaded += load.stop().await.0.len();
     }
     let unplaced = function(
         "unplaced",
@@ -98,15 +101,57 @@ pub(crate) async fn check(options: &Options) -> anyhow::Result<Shares> {
         Ok(pods("tenth")?.is_empty() && pods("nine-tenths")?.is_empty())
     })
     .await?;
-    let is_good = (shares[0] - 10.0).abs() <= POINTS && (shares[1] - 90.0).abs() <= POINTS;
+    let rolled = agents_are_replaced(options).await?;
+    let failed = rolled.failed().count();
+    let is_good =
+        failed == 0 && (shares[0] - 10.0).abs() <= POINTS && (shares[1] - 90.0).abs() <= POINTS;
     Ok(Shares {
         is_good,
         note: format!(
-            "{:.1} and {:.1} % of the slot's time for 10 and 90; Pending: {unplaced}; refused: {refused}",
-            shares[0], shares[1]
+            "{:.1} and {:.1} % of the slot's time for 10 and 90; Pending: {unplaced}; refused: {refused}; agents replaced under \
+             load: {failed} of {} requests failed{}",
+            shares[0],
+            shares[1],
+            rolled.0.len(),
+            rolled
+                .first_failure()
+                .map(|why| format!(", the first: {why}"))
+                .unwrap_or_default()
         ),
-        outcome,
+        overloaded,
+        rolled,
     })
+}
+
+/// Replaces all agents while a function computes, whose daemons and processes go on.
+async fn agents_are_replaced(options: &Options) -> anyhow::Result<Outcome> {
+    let function = Function {
+        takes: Duration::from_millis(5),
+        ..function(
+            "rolled",
+            &[
+                ALWAYS,
+                AT_MOST,
+                SHARED,
+                MEMORY,
+                ("weir.dev/quota-request", "0.6"),
+            ],
+        )
+    };
+    function.apply(options).await?;
+    let load = function.target(options)?.load();
+    sleep(Duration::from_secs(3)).await;
+    let agents = ["daemonset/weir-agent", "-n", "weir-agent"];
+    kubectl::run(&[&["rollout", "restart"][..], &agents].concat())?;
+    kubectl::run(&[&["rollout", "status", "--timeout=120s"][..], &agents].concat())?;
+    sleep(Duration::from_secs(5)).await;
+    let outcome = load.stop().await;
+    kubectl::run(&["-n", NAMESPACE, "delete", "ksvc", function.name])?;
+    until("its pod is gone", SOON, || {
+        Ok(pods(function.name)?.is_empty())
+    })
+    .await?;
+    Ok(outcome)
 }
 
 fn pods(service: &str) -> anyhow::Result<Vec<Value>> {

@@ -13,6 +13,8 @@ mod gpu;
 mod kubectl;
 mod load;
 mod options;
+mod soak;
+mod suites;
 mod world;
 
 use std::process::ExitCode;

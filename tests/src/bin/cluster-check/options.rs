@@ -1,9 +1,11 @@
 //! The command line.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
 
 pub(crate) const USAGE: &str = "usage: check --gateway HOST[:PORT] --images PREFIX[:TAG] [--only NAME[,NAME...]] [--from PREFIX[:TAG]]\n\
     \x20            [--overlay NAME] [--api-stop COMMAND --api-start COMMAND] [--tls-on COMMAND --tls-off COMMAND]\n\
+    \x20            [--suites COMMAND] [--soak MINUTES]\n\
     --gateway HOST:PORT   where the ingress takes requests (port 80)\n\
     --images PREFIX:TAG   of activator-ext, queue-proxy, gpu-sidecar, weir and model-server: PREFIX/activator-ext:TAG (TAG: this version's)\n\
     --only NAMES          these checks alone, in their order; what they need of others is done as well\n\
@@ -11,6 +13,8 @@ pub(crate) const USAGE: &str = "usage: check --gateway HOST[:PORT] --images PREF
     --overlay NAME        of manifests/overlays (softgpu)\n\
     --api-stop, --api-start  shell commands that stop the API server and start it again\n\
     --tls-on, --tls-off   shell commands that switch Knative's system-internal-tls, certificates for namespace weir-check included\n\
+    --suites COMMAND      a shell command that runs Knative's own tests and prints what `go test -v` does\n\
+    --soak MINUTES        how long functions are created and deleted beside 200 that stay (1 to 600; 10 is usual)\n\
     KUBECONFIG names the cluster. Prints JSON; exit code 0: no check failed, 1: one did, 2: bad usage.";
 
 /// What is asked for.
@@ -23,6 +27,8 @@ pub(crate) struct Options {
     pub(crate) overlay: String,
     pub(crate) api: Option<(String, String)>,
     pub(crate) tls: Option<(String, String)>,
+    pub(crate) suites: Option<String>,
+    pub(crate) soak: Option<Duration>,
 }
 
 impl Options {
@@ -32,7 +38,7 @@ impl Options {
         let mut gateway = None;
         let mut images = None;
         let (mut only, mut from, mut stop, mut start) = (Vec::new(), None, None, None);
-        let (mut on, mut off) = (None, None);
+        let (mut on, mut off, mut suites, mut soak) = (None, None, None, None);
         let mut overlay = "softgpu".to_owned();
         for pair in arguments.chunks(2) {
             let [name, value] = pair else {
@@ -48,6 +54,8 @@ impl Options {
                 "--api-start" => start = Some(value),
                 "--tls-on" => on = Some(value),
                 "--tls-off" => off = Some(value),
+                "--suites" => suites = Some(value),
+                "--soak" => soak = Some(minutes(&value)?),
                 "--only" => only = value.split(',').map(str::to_owned).collect(),
                 other => return Err(format!("{other} is not known")),
             }
@@ -69,6 +77,8 @@ impl Options {
             overlay,
             api: stop.zip(start),
             tls: on.zip(off),
+            suites,
+            soak,
         })
     }
 
@@ -84,6 +94,13 @@ impl Options {
             _ => format!("{images}/{program}:{}", env!("CARGO_PKG_VERSION")),
         }
     }
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes = text.parse::<u64>().ok();
+    let minutes = minutes.filter(|it| (1..=600).contains(it));
+    let minutes = minutes.ok_or_else(|| format!("--soak {text}: allowed: minutes, 1 to 600"))?;
+    Ok(Duration::from_secs(60 * minutes))
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

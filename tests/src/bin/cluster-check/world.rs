@@ -17,7 +17,9 @@ use crate::{gpu, kubectl};
 pub(crate) const NAMESPACE: &str = "weir-check";
 /// Something that has to come comes within this time.
 pub(crate) const SOON: Duration = Duration::from_secs(120);
-const MANAGER: &str = "endpointslice.kubernetes.io/managed-by=activator-ext.weir.dev";
+/// Labels slices of Weir's.
+pub(crate) const WRITTEN_BY_WEIR: &str =
+    "endpointslice.kubernetes.io/managed-by=activator-ext.weir.dev";
 
 /// A function of the checks.
 #[derive(Debug, Clone)]
@@ -85,10 +87,10 @@ impl Function<'_> {
 
     /// Creates or changes it, and waits until it is ready.
     pub(crate) async fn apply(&self, options: &Options) -> anyhow::Result<()> {
-        let service = self.manifest(options);
-        kubectl::run_with(&["apply", "-f", "-"], &service.to_string())?;
+        let manifest = self.manifest(options).to_string();
+        kubectl::run_with(&["apply", "-f", "-"], &manifest)?;
         let what = format!("Service {} is ready", self.name);
-        kubectl::until(&what, SOON, || is_ready(self.name)).await?;
+        kubectl::until(&what, SOON, || Ok(is_ready(&service(self.name)?))).await?;
         Ok(())
     }
 
@@ -116,14 +118,14 @@ fn service(name: &str) -> anyhow::Result<Value> {
     found.with_context(|| format!("there is no Service {name}"))
 }
 
-fn is_ready(name: &str) -> anyhow::Result<bool> {
-    let service = service(name)?;
+/// Whether a Knative Service is ready as it is written now.
+pub(crate) fn is_ready(service: &Value) -> bool {
     let mut conditions = service["status"]["conditions"]
         .as_array()
         .into_iter()
         .flatten();
     let is_seen = service["status"]["observedGeneration"] == service["metadata"]["generation"];
-    Ok(is_seen && conditions.any(|it| it["type"] == "Ready" && it["status"] == "True"))
+    is_seen && conditions.any(|it| it["type"] == "Ready" && it["status"] == "True")
 }
 
 /// Creates the namespace of the checks, once one of an earlier run has gone.
@@ -192,7 +194,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) -> anyhow::Result<()> {
 
 /// Returns the pods' addresses that own a revision; none: it goes Knative's way.
 pub(crate) fn owners(revision: &str) -> anyhow::Result<Vec<String>> {
-    let labels = format!("{MANAGER},kubernetes.io/service-name={revision}");
+    let labels = format!("{WRITTEN_BY_WEIR},kubernetes.io/service-name={revision}");
     let slices = kubectl::list(&["endpointslices", "-n", NAMESPACE, "-l", &labels])?;
     let endpoints = kubectl::get(&["endpoints", "-n", NAMESPACE, revision])?.unwrap_or_default();
     let is_skipped =
