@@ -72,8 +72,17 @@ pub(crate) struct Standing {
     pub(crate) waiting_max: usize,
     /// Instances that are ejected.
     pub(crate) ejected: usize,
-    /// Instances with the requests at each.
-    pub(crate) instances: Vec<(Arc<Instance>, u32)>,
+    pub(crate) instances: Vec<InstanceStanding>,
+}
+
+/// How an instance stands.
+#[derive(Debug, Clone)]
+pub(crate) struct InstanceStanding {
+    pub(crate) instance: Arc<Instance>,
+    /// Requests at it.
+    pub(crate) requests: u32,
+    /// It gets no requests for a while.
+    pub(crate) is_ejected: bool,
 }
 
 /// What becomes of a request that waited.
@@ -186,7 +195,11 @@ impl Function {
         let numbered = (0..).map(InstanceId).zip(&state.instances);
         let instances = numbered.filter_map(|(id, instance)| {
             let instance = instance.as_ref()?;
-            Some((Arc::clone(instance), state.router.load_of(id)))
+            Some(InstanceStanding {
+                instance: Arc::clone(instance),
+                requests: state.router.load_of(id),
+                is_ejected: state.router.is_ejected(id),
+            })
         });
         Standing {
             waiting: state.router.waiting(),

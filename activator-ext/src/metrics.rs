@@ -99,7 +99,7 @@ pub(crate) struct RevisionMetrics {
     /// With the objective.
     in_time: Option<(IntCounter, Span)>,
     /// Requests that count for the objective.
-    judged: AtomicU64,
+    judged: Arc<AtomicU64>,
     hold: Histogram,
     cold_start: Histogram,
 }
@@ -254,9 +254,14 @@ impl Metrics {
         })
     }
 
-    /// The counters of a revision, which begin at 0 and are exported from now on.
+    /// Returns the counters of a revision, which are exported from now on. They go on where those of `before` are, which is the
+    /// revision as it was, with the counters of then; without it they begin at 0.
     #[must_use]
-    pub(crate) fn revision(&self, revision: &Revision) -> Arc<RevisionMetrics> {
+    pub(crate) fn revision(
+        &self,
+        revision: &Revision,
+        before: Option<(&Revision, &RevisionMetrics)>,
+    ) -> Arc<RevisionMetrics> {
         let name = &revision.name;
         let labels = [&*name.namespace, revision.label(), &*name.name];
         let [namespace, function, own] = labels;
@@ -272,7 +277,11 @@ impl Metrics {
                     .with_label_values(&[namespace, function, own, outcome.name()])
             }),
             in_time: slo.map(|slo| (self.in_time.with_label_values(&labels), slo.into())),
-            judged: AtomicU64::new(0),
+            // Series go on by their labels, and this one with them.
+            judged: before
+                .filter(|(own, _)| own.label() == revision.label())
+                .map(|(_, metrics)| Arc::clone(&metrics.judged))
+                .unwrap_or_default(),
             hold: self.hold.with_label_values(&labels),
             cold_start: self.cold_start.with_label_values(&labels),
         })

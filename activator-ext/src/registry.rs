@@ -321,7 +321,8 @@ impl Registry {
             tracing::warn!(revision = %revision.name, problem, "an annotation cannot be used");
         }
         let trust = settings::trust(settings);
-        let metrics = self.metrics.revision(revision);
+        let known = before.map(|before| (&before.revision, &*before.metrics));
+        let metrics = self.metrics.revision(revision, known);
         Arc::new(LiveRevision {
             function,
             deadlines: Deadlines::new(settings.slo, trust, revision.timeout),
@@ -476,11 +477,12 @@ impl Registry {
                 })
             });
             let standing = function.standing();
-            let instances = standing.instances.iter().map(|(instance, requests)| {
+            let instances = standing.instances.iter().map(|it| {
                 serde_json::json!({
-                    "address": instance.address.to_string(),
-                    "revision": instance.revision.name,
-                    "requests": requests,
+                    "address": it.instance.address.to_string(),
+                    "revision": it.instance.revision.name,
+                    "requests": it.requests,
+                    "ejected": it.is_ejected,
                 })
             });
             serde_json::json!({

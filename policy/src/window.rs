@@ -29,12 +29,23 @@ impl Counts {
     /// What has come since `before`. A counter that is less has begun anew.
     const fn since(self, before: Self) -> Self {
         if self.judged < before.judged || self.in_time < before.in_time {
-            return self;
+            return self.bounded();
         }
         Self {
             judged: self.judged - before.judged,
             in_time: self.in_time - before.in_time,
         }
+    }
+
+    /// The same with no more in time than judged: a source may have begun only one of its two counters anew.
+    const fn bounded(self) -> Self {
+        if self.in_time > self.judged {
+            return Self {
+                judged: self.judged,
+                in_time: self.judged,
+            };
+        }
+        self
     }
 
     /// Returns the part that was in time, in ten-thousandths, rounded down but to at least 1 where there was one; `None`: nothing
@@ -77,7 +88,7 @@ impl Window {
         let before = self.last.insert(source, counts);
         let more = match before {
             Some(before) => counts.since(before),
-            None if is_new => counts,
+            None if is_new => counts.bounded(),
             None => Counts::default(),
         };
         self.forget(now);
@@ -136,10 +147,13 @@ mod tests {
         // It has begun anew, under the same name.
         window.observe(at(20), 2, counts(3, 0), false);
         assert_eq!(window.counts(at(20), KEPT), counts(15, 9));
+        // It has begun one of its counters anew.
+        window.observe(at(21), 2, counts(1, 90), false);
+        assert_eq!(window.counts(at(21), KEPT), counts(16, 10));
         // One that is gone and is back may have counted at any time.
         window.retain(|source| source != 2);
         window.observe(at(30), 2, counts(100, 100), false);
-        assert_eq!(window.counts(at(30), KEPT), counts(15, 9));
+        assert_eq!(window.counts(at(30), KEPT), counts(16, 10));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 mod gather;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,12 +51,19 @@ pub(crate) struct Functions {
     pub(crate) clock: Clock,
 }
 
+/// Pods of role `data`, whether or not they answer, and revisions that have opted in, by namespace and name.
+#[derive(Debug, Clone, Default)]
+struct Existing {
+    pods: HashSet<String>,
+    revisions: HashSet<Name>,
+}
+
 /// What is remembered from one time to the next.
 #[derive(Default)]
 struct Memory {
     windows: HashMap<Name, Window>,
-    /// Pods of role `data` that were there at first and have not answered yet: what they have counted may be of any time.
-    unheard: Option<HashSet<String>>,
+    /// What was there at the first look.
+    first: Option<Existing>,
     /// Revisions of which has been said that no Route names them.
     unrouted: BTreeSet<Name>,
     /// Failures in a row.
@@ -116,6 +123,11 @@ impl Functions {
             tick.tick().await;
             let gathered = self.gather(&mut memory).await;
             self.say_unrouted(&gathered, &mut memory).await;
+            if gathered.is_blind {
+                // What was written stays: nothing is known that is not older.
+                tracing::warn!("no pod of role `data` says how functions stand");
+                continue;
+            }
             for (name, found) in &gathered.functions {
                 if !candidate.leads() || self.cluster.is_leaving() {
                     break;
@@ -233,11 +245,10 @@ impl Memory {
         }
     }
 
-    /// Takes what pods of role `data` have counted.
-    fn observe(&mut self, now: policy::Time, counted: &[gather::Counted], pods: &[String]) {
-        let unheard = self
-            .unheard
-            .get_or_insert_with(|| pods.iter().cloned().collect());
+    /// Takes what pods of role `data` have counted. What a pod that was there at the first look has counted of a revision that was
+    /// there as well may be of any time: it counts from the first answer on. All others began to count later.
+    fn observe(&mut self, now: policy::Time, counted: &[gather::Counted], existing: Existing) {
+        let first = self.first.get_or_insert_with(|| existing.clone());
         for gather::Counted {
             function,
             pod,
@@ -245,32 +256,32 @@ impl Memory {
             counts,
         } in counted
         {
-            let source = hash(&format!("{pod}/{revision}"));
+            let own = (function.0.clone(), revision.clone());
+            let is_new = !first.pods.contains(pod) || !first.revisions.contains(&own);
             let window = self.windows.entry(function.clone()).or_default();
-            window.observe(now, source, *counts, !unheard.contains(pod));
+            window.observe(now, source(pod, revision), *counts, is_new);
         }
-        // From now on what they count is known from the beginning.
-        for counted in counted {
-            unheard.remove(&counted.pod);
+        // A name that comes again is another's.
+        first.pods.retain(|pod| existing.pods.contains(pod));
+        first
+            .revisions
+            .retain(|revision| existing.revisions.contains(revision));
+        // A pod that does not answer for a while, and a revision that is no variant for a while, go on where they were.
+        let mut kept: HashMap<&str, HashSet<u64>> = HashMap::new();
+        for (namespace, revision) in &existing.revisions {
+            let sources = existing.pods.iter().map(|pod| source(pod, revision));
+            kept.entry(namespace).or_default().extend(sources);
         }
-        unheard.retain(|pod| pods.contains(pod));
+        for ((namespace, _), window) in &mut self.windows {
+            let kept = kept.get(namespace.as_str());
+            window.retain(|source| kept.is_some_and(|kept| kept.contains(&source)));
+        }
     }
+}
 
-    /// Forgets functions and sources that are gone.
-    fn retain(&mut self, functions: &BTreeMap<Name, gather::Found>, pods: &[String]) {
-        self.windows.retain(|name, _| functions.contains_key(name));
-        for (name, window) in &mut self.windows {
-            let variants = functions.get(name).map(|found| &found.variants);
-            let revisions = variants.into_iter().flatten().map(|it| &it.revision);
-            let kept: HashSet<_> = revisions
-                .flat_map(|revision| {
-                    pods.iter()
-                        .map(move |pod| hash(&format!("{pod}/{revision}")))
-                })
-                .collect();
-            window.retain(|source| kept.contains(&source));
-        }
-    }
+/// Returns the number by which a window knows what a pod counts of a revision.
+fn source(pod: &str, revision: &str) -> u64 {
+    hash(&format!("{pod}/{revision}"))
 }
 
 fn object_ref(name: &Name) -> ObjectRef<DynamicObject> {

@@ -164,8 +164,10 @@ impl Nodes {
         loop {
             tokio::select! {
                 _ask = tick.tick() => {
-                    let pods = agents(&self.client, &self.namespace).await;
-                    self.ask(&pods, &mut heard, &mut failures).await;
+                    // What is not known now is known by what was heard before.
+                    if let Ok(pods) = agents(&self.client, &self.namespace).await {
+                        self.ask(&pods, &mut heard, &mut failures).await;
+                    }
                 }
                 // A kubelet may have set to zero what was written.
                 () = changed.notified() => {}
@@ -278,16 +280,22 @@ impl Nodes {
 }
 
 /// Returns the agents' nodes and addresses.
-pub(crate) async fn agents(client: &Client, namespace: &str) -> Vec<(String, IpAddr)> {
+///
+/// # Errors
+/// The API's, but for that nobody may look for agents: there are none then.
+pub(crate) async fn agents(
+    client: &Client,
+    namespace: &str,
+) -> Result<Vec<(String, IpAddr)>, kube::Error> {
     let agents: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let labelled = ListParams::default().labels(AGENTS).match_any();
     match agents.list(&labelled).await {
-        Ok(pods) => pods.items.iter().filter_map(place).collect(),
+        Ok(pods) => Ok(pods.items.iter().filter_map(place).collect()),
         // Where there are no agents, nobody may look for them.
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Vec::new(),
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(Vec::new()),
         Err(error) => {
             tracing::info!(%error, "the agents' pods cannot be listed");
-            Vec::new()
+            Err(error)
         }
     }
 }

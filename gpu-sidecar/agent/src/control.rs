@@ -165,15 +165,25 @@ impl Control {
         match path.strip_prefix("/v1/instances") {
             None => json_answer(StatusCode::OK, &slots(&node, &figures, self.host_memory)),
             Some("") => {
-                let pods = self.metrics.pods.lock();
+                let mut pods = self.metrics.pods.lock();
                 let served = pods.served.clone();
-                let refused: Vec<_> = pods
+                let volumes = pods.refused_volumes().clone();
+                // A refused volume says more than its folder, which is about to go.
+                let folders = pods
                     .refused
                     .iter()
+                    .filter(|(id, _)| !volumes.contains_key(*id));
+                let mut refused: Vec<_> = folders
                     .map(|(id, refused)| {
                         json!({"id": id, "reason": refused.reason, "text": refused.text})
                     })
                     .collect();
+                refused.extend(volumes.iter().map(|(uid, refused)| {
+                    let mut entry = json!(refused);
+                    entry["id"] = json!(uid);
+                    entry["reason"] = json!("volume");
+                    entry
+                }));
                 drop(pods);
                 let instances: Vec<_> = served
                     .iter()

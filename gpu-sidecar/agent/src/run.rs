@@ -91,6 +91,9 @@ pub enum RunError {
     /// The token service has ended on its own; gates follow their own rule for a lost agent.
     #[error("the token service has ended")]
     ServiceEnded,
+    /// A thread that looks after GPUs or MPS daemons has ended on its own.
+    #[error("a thread that keeps MPS daemons has ended")]
+    MpsEnded,
 }
 
 /// What [`STATE_FILE`] says.

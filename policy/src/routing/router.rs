@@ -140,9 +140,18 @@ impl Router {
     /// Instances that are ejected.
     #[must_use]
     pub fn ejected(&self) -> usize {
-        let all = self.instances.iter().flatten();
-        all.filter(|it| !it.leaves && it.health.ejected.is_some())
+        (0..)
+            .map(InstanceId)
+            .take(self.instances.len())
+            .filter(|id| self.is_ejected(*id))
             .count()
+    }
+
+    /// Whether an instance gets no requests for a while; `false` for one that is not known.
+    #[must_use]
+    pub fn is_ejected(&self, id: InstanceId) -> bool {
+        let instance = self.instances.get(id.0 as usize).and_then(Option::as_ref);
+        instance.is_some_and(|it| !it.leaves && it.health.ejected.is_some())
     }
 
     /// Requests at an instance; 0 for one that is not known.

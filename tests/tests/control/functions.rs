@@ -1,6 +1,8 @@
 //! GpuFunctions: what they say of functions that a real process of role `data` serves.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use peers::revision::Revision;
 use serde_json::{Value, json};
@@ -9,6 +11,7 @@ use tests::app::{App, ok};
 use tests::control::{Cluster, Control, resource};
 use tests::eventually;
 
+use super::nodes::add_agent;
 use super::{BINARY, cluster};
 
 const FAST: [&str; 2] = ["--status-period", "200ms"];
@@ -155,12 +158,33 @@ async fn a_function_says_how_it_stands_and_how_many_requests_were_in_time() {
         status(&cluster, "f")["inTime"] == json!({"fiveMinutes": "1.0000", "hour": "1.0000"})
     })
     .await;
+    // Another objective for its function is no reason to forget what was judged, nor to count it twice.
+    let _slower = add(&cluster, "f-00002", "f", &json!({"weir.dev/slo": "1ns"})).await;
+    eventually("both revisions are variants", || {
+        status(&cluster, "f")["variants"].as_array().map(Vec::len) == Some(2)
+    })
+    .await;
+    for _ in 0..20 {
+        let request = "GET / HTTP/1.1\r\nHost: f\r\nKnative-Serving-Namespace: default\r\nKnative-Serving-Revision: f-00002\r\n\r\n";
+        assert_eq!(client.request(request).await.status(), 200);
+    }
+    eventually("half of all were in time", || {
+        status(&cluster, "f")["inTime"]["hour"] == "0.5000"
+    })
+    .await;
+    cluster.delete_revision("f-00002");
+    eventually("one is left", || {
+        status(&cluster, "f")["variants"].as_array().map(Vec::len) == Some(1)
+    })
+    .await;
+    assert_eq!(status(&cluster, "f")["inTime"]["hour"], "0.5000");
     // At rest nothing is written but the Lease.
     let version = |cluster: &Cluster| {
         let object = cluster.api.get(&resource("gpufunctions"), "default", "f");
         object.unwrap()["metadata"]["resourceVersion"].clone()
     };
     let before = version(&cluster);
+    let asked = cluster.api.requests().len();
     let renewals = || {
         let requests = cluster.api.requests();
         let is_renewal = |it: &&String| it.starts_with("PUT ") && it.contains("/leases/");
@@ -169,6 +193,11 @@ async fn a_function_says_how_it_stands_and_how_many_requests_were_in_time() {
     let begin = renewals();
     eventually("it leads on for a while", || renewals() > begin + 5).await;
     assert_eq!(version(&cluster), before);
+    let written: Vec<_> = cluster.api.requests().split_off(asked);
+    let written = written
+        .iter()
+        .filter(|it| !it.starts_with("GET ") && !it.contains("/leases/"));
+    assert_eq!(written.count(), 0, "{:?}", cluster.api.requests());
     // Without a process of role `data` it is detached, and says so.
     drop(data);
     eventually("it is detached", || {
@@ -220,6 +249,53 @@ async fn a_function_of_two_services_is_owned_by_both_and_gone_with_the_last() {
     eventually("one owns it", || owners() == Some(vec!["a".to_owned()])).await;
     cluster.opt("a-00001", false);
     eventually("it is gone", || owners().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_function_with_a_gpu_says_why_an_agent_refuses_it_and_where_it_was_placed() {
+    let cluster = cluster().await;
+    let is_placed = Arc::new(AtomicBool::new(false));
+    let own = Arc::clone(&is_placed);
+    let agent = add_agent(&cluster, move |path| {
+        if path == "/v1/slots" {
+            return json!({"host_memory_bytes": 1, "slots": []});
+        }
+        let instance =
+            json!({"namespace": "default", "revision": "f-00001", "slot": "0", "slot_lost": null});
+        let refused = |namespace: &str, pod: &str| {
+            json!({
+                "id": "uid", "reason": "volume", "namespace": namespace, "revision": "f-00001", "pod": pod,
+                "text": "slot 0: 12 of 80 GiB are free",
+            })
+        };
+        let instances = if own.load(Ordering::Relaxed) {
+            vec![instance]
+        } else {
+            Vec::new()
+        };
+        json!({"instances": instances, "refused": [refused("default", "f-1"), refused("other", "f-2")]})
+    });
+    let _control = control(&cluster);
+    agent.await;
+    let _data = data(&cluster).await;
+    let gpu = json!({"weir.dev/slo": "1s", "weir.dev/gpu-memory": "40Gi"});
+    let _app = add(&cluster, "f-00001", "f", &gpu).await;
+    let placed = || {
+        let status = status(&cluster, "f");
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let own = conditions
+            .filter(|it| it["type"] == "Placed")
+            .map(|it| it["message"].clone());
+        (condition(&status, "Placed"), own.collect::<Vec<_>>())
+    };
+    let refused = json!("f-1 on node-1: slot 0: 12 of 80 GiB are free");
+    eventually("the agent's words are there", || {
+        placed() == (pair("False", "Refused"), vec![refused.clone()])
+    })
+    .await;
+    is_placed.store(true, Ordering::Relaxed);
+    eventually("it is placed", || placed().0 == pair("True", "Placed")).await;
+    assert_eq!(status(&cluster, "f")["slots"], json!(["node-1/0"]));
 }
 
 #[tokio::test]

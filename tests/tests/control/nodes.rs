@@ -17,24 +17,50 @@ use tokio::net::TcpListener;
 
 use super::{cluster, control};
 
-/// An agent's API, with so many seats, under the certificate that role `control` has made for it.
-async fn serve_slots(ip: IpAddr, identity: Arc<Identity>, seats: Arc<AtomicU64>) {
+/// What an agent answers about a path.
+type Answer = dyn Fn(&str) -> Value + Send + Sync;
+
+/// Serves an agent's API under the certificate that role `control` has made for it.
+async fn serve(ip: IpAddr, identity: Arc<Identity>, answer: Arc<Answer>) {
     let listener = TcpListener::bind(SocketAddr::new(ip, 9470)).await.unwrap();
     while let Ok((stream, _)) = listener.accept().await {
         let Ok(stream) = identity.accept(stream).await else {
             continue;
         };
-        let seats = Arc::clone(&seats);
+        let answer = Arc::clone(&answer);
         let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-            let slots = json!([{"slot": "0", "lost": null, "seats": seats.load(Ordering::Relaxed), "plan_permille": 900}]);
-            let answer = json!({"host_memory_bytes": 3_u64 << 30, "slots": slots});
-            assert_eq!(request.uri().path(), "/v1/slots");
-            let body = Full::new(Bytes::from(answer.to_string()));
+            let body = Full::new(Bytes::from(answer(request.uri().path()).to_string()));
             async { Ok::<_, Infallible>(http::Response::new(body)) }
         });
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service);
         tokio::spawn(serving);
+    }
+}
+
+/// Makes what a process of role `control` is to find of a node with an agent. Its answers come once there is a certificate.
+pub(super) fn add_agent(
+    cluster: &Cluster,
+    answer: impl Fn(&str) -> Value + Send + Sync + 'static,
+) -> impl Future<Output = ()> {
+    let empty = json!({"metadata": {"namespace": "weir-agent", "name": "weir-certificates"}});
+    cluster.api.apply(&resource("secrets"), empty);
+    let node = json!({"metadata": {"name": "node-1"}, "status": {"capacity": {"cpu": "2", "memory": "4Gi"}}});
+    cluster.api.apply(&resource("nodes"), node);
+    let ip = fresh_address();
+    let pod = json!({
+        "metadata": {
+            "namespace": "weir-agent", "name": "weir-agent-x",
+            "labels": {"app.kubernetes.io/name": "weir-agent"},
+        },
+        "spec": {"nodeName": "node-1"}, "status": {"podIP": ip},
+    });
+    cluster.api.apply(&resource("pods"), pod);
+    async move {
+        eventually("the agent has a certificate", || pem(cluster).is_some()).await;
+        let identity = Arc::<Identity>::default();
+        identity.set(pem(cluster).unwrap()).unwrap();
+        tokio::spawn(serve(ip, identity, Arc::new(answer)));
     }
 }
 
@@ -64,25 +90,15 @@ fn offered(cluster: &Cluster) -> Value {
 #[tokio::test]
 async fn a_node_offers_what_its_agent_says_also_after_its_kubelet_has_set_it_to_zero() {
     let cluster = cluster().await;
-    let empty = json!({"metadata": {"namespace": "weir-agent", "name": "weir-certificates"}});
-    cluster.api.apply(&resource("secrets"), empty);
-    let node = json!({"metadata": {"name": "node-1"}, "status": {"capacity": {"cpu": "2", "memory": "4Gi"}}});
-    cluster.api.apply(&resource("nodes"), node);
-    let ip = fresh_address();
-    let pod = json!({
-        "metadata": {
-            "namespace": "weir-agent", "name": "weir-agent-x",
-            "labels": {"app.kubernetes.io/name": "weir-agent"},
-        },
-        "spec": {"nodeName": "node-1"}, "status": {"podIP": ip},
-    });
-    cluster.api.apply(&resource("pods"), pod);
-    let _control = control(&cluster);
-    eventually("the agent has a certificate", || pem(&cluster).is_some()).await;
-    let identity = Arc::<Identity>::default();
-    identity.set(pem(&cluster).unwrap()).unwrap();
     let seats = Arc::new(AtomicU64::new(8));
-    tokio::spawn(serve_slots(ip, identity, Arc::clone(&seats)));
+    let own = Arc::clone(&seats);
+    let agent = add_agent(&cluster, move |path| {
+        assert_eq!(path, "/v1/slots");
+        let slots = json!([{"slot": "0", "lost": null, "seats": own.load(Ordering::Relaxed), "plan_permille": 900}]);
+        json!({"host_memory_bytes": 3_u64 << 30, "slots": slots})
+    });
+    let _control = control(&cluster);
+    agent.await;
     let expected = json!({
         "cpu": "2", "memory": "4Gi", "weir.dev/seats": "8", "weir.dev/host-memory-mib": "3072",
         "weir.dev/plan-permille": "900",

@@ -1,6 +1,6 @@
 //! What is known of functions: from the caches, from pods of role `data`, and from agents.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::status::Variant;
-use super::{Functions, Memory, Name};
+use super::{Existing, Functions, Memory, Name};
 use crate::control::ask::{AGENT, CONCURRENCY, DATA};
 use crate::control::cluster::autoscaler_kind;
 use crate::control::nodes::agents;
@@ -36,13 +36,14 @@ const OWNERS: [(&str, &str, &str); 2] = [
 ];
 /// The generation of the Configuration of which a revision is.
 const GENERATION: &str = "serving.knative.dev/configurationGeneration";
-/// What stands between a revision's name and the rest of its pods' names.
-const DEPLOYMENT: &str = "-deployment-";
 
 /// All that is known at a time.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) functions: BTreeMap<Name, Found>,
+    /// Pods of role `data` are there, and none of them has said how functions stand.
+    pub(super) is_blind: bool,
+    /// Agents that have not answered; 1 if it is not known which there are.
     pub(super) silent_agents: usize,
     /// Variants that no Route names, though their functions have others.
     pub(super) unrouted: BTreeMap<Name, Arc<DynamicObject>>,
@@ -52,7 +53,7 @@ pub(super) struct Gathered {
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) variants: Vec<Variant>,
-    /// Instances that get no requests for a while, as the pod says that knows of most.
+    /// Instances that get no requests for a while.
     pub(super) ejected: u64,
     /// Owner references.
     pub(super) owners: Vec<Value>,
@@ -75,7 +76,6 @@ struct DataAnswer {
 #[derive(Debug, Deserialize)]
 struct DataFunction {
     namespace: String,
-    ejected: u64,
     variants: Vec<DataVariant>,
     instances: Vec<DataInstance>,
 }
@@ -91,6 +91,9 @@ struct DataVariant {
 struct DataInstance {
     address: String,
     revision: String,
+    /// Pods of an earlier release do not say so.
+    #[serde(default)]
+    ejected: bool,
 }
 
 /// What an agent answers on `/v1/instances`.
@@ -110,7 +113,9 @@ struct AgentInstance {
 
 #[derive(Debug, Deserialize)]
 struct AgentRefused {
-    id: String,
+    namespace: Option<String>,
+    revision: Option<String>,
+    pod: Option<String>,
     text: String,
 }
 
@@ -142,7 +147,9 @@ impl Functions {
                     .map(move |it| (of(it), function.clone()))
             })
             .collect();
-        let mut ready: HashMap<Name, BTreeSet<String>> = HashMap::new();
+        // By revision: addresses, and whether requests go there by all that know it.
+        let mut instances: HashMap<Name, BTreeMap<String, bool>> = HashMap::new();
+        gathered.is_blind = !pods.is_empty() && answers.iter().all(|(_, answer)| answer.is_err());
         let mut counted = Vec::new();
         for (pod, answer) in answers {
             match answer {
@@ -153,9 +160,6 @@ impl Functions {
                             let Some(name) = names.get(&own) else {
                                 continue;
                             };
-                            if let Some(found) = gathered.functions.get_mut(name) {
-                                found.ejected = found.ejected.max(function.ejected);
-                            }
                             counted.push(Counted {
                                 function: name.clone(),
                                 pod: pod.clone(),
@@ -168,7 +172,8 @@ impl Functions {
                         }
                         for instance in function.instances {
                             let own = (function.namespace.clone(), instance.revision);
-                            ready.entry(own).or_default().insert(instance.address);
+                            let known = instances.entry(own).or_default();
+                            *known.entry(instance.address).or_insert(true) &= !instance.ejected;
                         }
                     }
                 }
@@ -181,13 +186,18 @@ impl Functions {
                 }
             }
         }
-        let pods: Vec<_> = pods.into_iter().map(|pod| pod.name).collect();
-        memory.observe(self.clock.now(), &counted, &pods);
-        memory.retain(&gathered.functions, &pods);
+        memory.observe(self.clock.now(), &counted, self.existing());
+        memory
+            .windows
+            .retain(|name, _| gathered.functions.contains_key(name));
         for ((namespace, _), found) in &mut gathered.functions {
             for variant in &mut found.variants {
                 let own = (namespace.clone(), variant.revision.clone());
-                variant.ready = ready.get(&own).map_or(0, |it| it.len() as u64);
+                let known = instances.get(&own).into_iter().flatten();
+                for (_, is_ready) in known {
+                    variant.ready += u64::from(*is_ready);
+                    found.ejected += u64::from(!*is_ready);
+                }
             }
         }
         let all = gathered.functions.values().flat_map(|it| &it.variants);
@@ -195,6 +205,19 @@ impl Functions {
             self.place(&mut gathered).await;
         }
         gathered
+    }
+
+    fn existing(&self) -> Existing {
+        let pods = self.cluster.pods.state();
+        let revisions = self.cluster.revisions.state();
+        let revisions = revisions.iter().filter_map(|object| revision(object));
+        let opted_in = revisions.filter(|it| it.settings.opted_in());
+        Existing {
+            pods: pods.iter().map(|pod| pod.name_any()).collect(),
+            revisions: opted_in
+                .map(|it| (it.name.namespace, it.name.name))
+                .collect(),
+        }
     }
 
     /// Returns the variants of all functions that have opted in, as far as the caches know them.
@@ -284,7 +307,10 @@ impl Functions {
 
     /// Asks agents where instances are.
     async fn place(&self, gathered: &mut Gathered) {
-        let agents = agents(&self.client, &self.agent_namespace).await;
+        let Ok(agents) = agents(&self.client, &self.agent_namespace).await else {
+            gathered.silent_agents = 1;
+            return;
+        };
         let answers = stream::iter(&agents)
             .map(|(node, ip): &(String, IpAddr)| async move {
                 (
@@ -298,7 +324,7 @@ impl Functions {
             .collect::<Vec<_>>()
             .await;
         let mut slots: HashMap<Name, Vec<String>> = HashMap::new();
-        let mut refused = Vec::new();
+        let mut refused: HashMap<Name, Vec<String>> = HashMap::new();
         for (node, answer) in answers {
             let Ok(answer) = answer else {
                 gathered.silent_agents += 1;
@@ -310,16 +336,20 @@ impl Functions {
                     slots.entry(own).or_default().push(format!("{node}/{slot}"));
                 }
             }
-            refused.extend(answer.refused);
+            for own in answer.refused {
+                if let Some(name) = own.namespace.zip(own.revision) {
+                    let pod = own.pod.unwrap_or_default();
+                    let text = format!("{pod} on {node}: {}", own.text);
+                    refused.entry(name).or_default().push(text);
+                }
+            }
         }
         for ((namespace, _), found) in &mut gathered.functions {
             for variant in found.variants.iter_mut().filter(|it| it.uses_gpu) {
                 let own = (namespace.clone(), variant.revision.clone());
                 variant.slots = slots.remove(&own).unwrap_or_default();
                 variant.slots.sort();
-                let begin = format!("{}{DEPLOYMENT}", variant.revision);
-                let own = refused.iter().filter(|it| it.id.starts_with(&begin));
-                variant.refused = own.map(|it| format!("{}: {}", it.id, it.text)).collect();
+                variant.refused = refused.remove(&own).unwrap_or_default();
                 variant.refused.sort();
             }
         }

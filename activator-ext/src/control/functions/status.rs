@@ -187,14 +187,14 @@ impl Function<'_> {
         if on_gpus().next().is_none() {
             return Condition::new("True", "NoGpu", "no variant uses a GPU");
         }
-        if let Some(refused) = on_gpus().flat_map(|it| &it.refused).next() {
-            return Condition::new("False", "Refused", refused);
-        }
         let wanted: u64 = on_gpus().map(|it| it.wanted).sum();
         let placed: u64 = on_gpus().map(|it| it.slots.len() as u64).sum();
         if placed >= wanted {
             let message = format!("{placed} instances have a slot");
             return Condition::new("True", "Placed", message);
+        }
+        if let Some(refused) = on_gpus().flat_map(|it| &it.refused).next() {
+            return Condition::new("False", "Refused", refused);
         }
         if self.silent_agents > 0 {
             let message = format!("{} agents do not answer", self.silent_agents);
@@ -305,10 +305,12 @@ mod tests {
         assert_eq!(conditions(&function), expected(waiting));
         function.silent_agents = 1;
         assert_eq!(conditions(&function)[2].1, "Unknown");
-        function.variants[0].slots = vec!["n/0".to_owned(), "n/1".to_owned()];
-        assert_eq!(conditions(&function)[2].2, "Placed");
         function.variants[0].refused = vec!["f-1: no slot has the memory".to_owned()];
+        function.variants[0].slots = vec!["n/0".to_owned()];
         assert_eq!(conditions(&function)[2].2, "Refused");
+        // What was refused a while ago is there now.
+        function.variants[0].slots.push("n/1".to_owned());
+        assert_eq!(conditions(&function)[2].2, "Placed");
         function.variants[0].attached = Some((false, Some(Obstacle::NoOwner)));
         assert_eq!(conditions(&function)[1].2, "NoDataPodReady");
         function.variants[0].attached = None;

@@ -97,6 +97,7 @@ pub(crate) async fn serve(
         registration: kubelet.seen_from_here(&registration),
         driver: kubelet.seen_from_here(&endpoint),
     };
+    volumes.open_shared_memory()?;
     let driver = Arc::new(Driver {
         volumes,
         endpoint,

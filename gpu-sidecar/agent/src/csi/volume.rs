@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use annotations::values::dns_label;
+use rustix::fs::{AtFlags, CWD, Mode, chmodat};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
@@ -26,8 +27,8 @@ use super::kubelet::Kubelet;
 use super::make_folder as make;
 use crate::config::CsiConfig;
 use crate::identity::is_uid;
-use crate::node::Node;
-use crate::pods::Pods;
+use crate::node::{MpsState, Node};
+use crate::pods::{Pods, RefusedVolume};
 use crate::state::{Pod, SlotKind};
 use crate::stop::Stop;
 
@@ -105,6 +106,20 @@ impl Volumes {
         }
     }
 
+    /// Makes the folder that pods of shared slots see as `/dev/shm`, for all users as that is.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn open_shared_memory(&self) -> io::Result<()> {
+        let folder = &self.config.shared_memory;
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
+        };
+        make(folder).map_err(named)?;
+        let mode = Mode::from_raw_mode(0o1777);
+        chmodat(CWD, folder, mode, AtFlags::empty()).map_err(|errno| named(errno.into()))
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,6 +176,14 @@ impl Volumes {
         let outcome = self
             .placed(&asked, &folder)
             .and_then(|pod| self.show(&pod, &folder, &target));
+        let refused = outcome.as_ref().err().map(|status| RefusedVolume {
+            namespace: asked.namespace.clone(),
+            revision: asked.revision.clone(),
+            pod: asked.name.clone(),
+            text: status.message().to_owned(),
+            at: Instant::now(),
+        });
+        self.pods.lock().set_refused_volume(&asked.uid, refused);
         if outcome.is_err() && is_new {
             // The kubelet may forget it without a word.
             let _left = self.take_away(&folder, &target);
@@ -258,12 +281,7 @@ impl Volumes {
 
     /// Mounts what a pod's containers see.
     fn show(&self, pod: &Pod, folder: &Path, target: &Path) -> Result<(), Status> {
-        let pipe = {
-            let node = self.node.lock();
-            let slot = node.slot(pod.slot).map(|own| &own.slot);
-            slot.filter(|slot| slot.kind == SlotKind::Mps)
-                .and_then(|slot| slot.mps_pipe.clone())
-        };
+        let pipe = self.pipe(pod)?;
         let part = |name: &str, source: Option<PathBuf>, is_read_only| Part {
             name: name.to_owned(),
             source,
@@ -275,7 +293,7 @@ impl Volumes {
             parts: vec![
                 part("gate", Some(folder.join("gate")), true),
                 part("lease", Some(folder.join("lease")), true),
-                part("mps", pipe.filter(|pipe| pipe.is_dir()), true),
+                part("mps", pipe, true),
                 part("shm", Some(shared), false),
                 part("softgpu", self.config.software_gpu.clone(), true),
             ],
@@ -283,6 +301,29 @@ impl Volumes {
         self.helper
             .call(&request)
             .map_err(wrong("the volume cannot be mounted"))
+    }
+
+    /// Returns the pipe directory of the MPS daemon of a pod's slot; `None`: its pods share by time alone.
+    ///
+    /// # Errors
+    /// The daemon has not made it yet: a pod without it would compute on all SMs for its whole life.
+    fn pipe(&self, pod: &Pod) -> Result<Option<PathBuf>, Status> {
+        let node = self.node.lock();
+        let own = node
+            .slot(pod.slot)
+            .filter(|own| own.slot.kind == SlotKind::Mps);
+        let Some((own, pipe)) = own.and_then(|own| Some((own, own.slot.mps_pipe.clone()?))) else {
+            return Ok(None);
+        };
+        match own.mps {
+            _ if pipe.is_dir() => Ok(Some(pipe)),
+            // It never will.
+            MpsState::None | MpsState::Unable { .. } => Ok(None),
+            _ => Err(Status::unavailable(format!(
+                "slot {}: its MPS daemon is not up yet; the kubelet tries again",
+                own.slot.name
+            ))),
+        }
     }
 
     /// Takes back what is mounted at a target, and the pod's folder. An empty path is none.

@@ -155,6 +155,12 @@ impl Daemons {
         self.order(key, Order::Look);
     }
 
+    /// Whether the thread of a slot has ended without an order: nothing starts its daemon again.
+    pub(crate) fn has_ended(&self) -> bool {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.values().any(|(_, thread)| thread.is_finished())
+    }
+
     /// Ends the threads; the daemons go on unless they are to end too.
     pub(crate) fn end(&self, with_daemons: bool) {
         let threads = {

@@ -23,6 +23,8 @@ use crate::run::RunError;
 use crate::state::{DeviceMemory, SlotKind};
 use crate::stop::Stop;
 
+/// The threads are looked at this often.
+const ALIVE_SPAN: Duration = Duration::from_millis(500);
 /// Locked by the program that runs; in the run directory.
 const LOCK_FILE: &str = "mps.lock";
 
@@ -54,17 +56,27 @@ async fn keep(config: Config) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (stop, daemons, watching) = start(config)?;
-    tokio::select! {
-        _signal = terminate.recv() => {}
-        _signal = interrupt.recv() => {}
-    }
+    let outcome = tokio::select! {
+        _signal = terminate.recv() => Ok(()),
+        _signal = interrupt.recv() => Ok(()),
+        () = ended(&watching, &daemons) => Err(RunError::MpsEnded),
+    };
+    let is_asked = outcome.is_ok();
     let ending = tokio::task::spawn_blocking(move || {
         stop.set();
         let _panicked = watching.join();
-        daemons.end(true);
+        // Those that a broken program leaves are taken over by the next.
+        daemons.end(is_asked);
     });
     let _panicked = ending.await;
-    Ok(())
+    outcome
+}
+
+/// Blocks until a thread has ended that is to run as long as the program.
+async fn ended(watching: &JoinHandle<()>, daemons: &Daemons) {
+    while !watching.is_finished() && !daemons.has_ended() {
+        tokio::time::sleep(ALIVE_SPAN).await;
+    }
 }
 
 fn start(config: Config) -> std::io::Result<(Arc<Stop>, Arc<Daemons>, JoinHandle<()>)> {

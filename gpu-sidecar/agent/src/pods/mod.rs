@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use annotations::values::{dns_label, dns_subdomain};
 use annotations::{podinfo, read_strictly};
@@ -56,6 +56,10 @@ const POD_FILE_MAX: u64 = 16 * 1024;
 const SCAN_SPAN: Duration = Duration::from_secs(1);
 /// … and not more often than this, whatever happens in it.
 const SCAN_SPAN_MIN: Duration = Duration::from_millis(20);
+/// Refused volumes that are remembered, at most …
+const REFUSED_VOLUMES_MAX: usize = 256;
+/// … and for how long: the kubelet asks again within two minutes.
+const REFUSED_VOLUME_SPAN: Duration = Duration::from_secs(300);
 /// NVML is waited for this long before pods are placed.
 const NVML_SPAN: Duration = Duration::from_secs(10);
 
@@ -94,6 +98,17 @@ pub(crate) struct Refused {
     pub(crate) text: String,
 }
 
+/// A volume that was refused to a pod. Its folder is gone at once; the kubelet asks again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct RefusedVolume {
+    pub(crate) namespace: String,
+    pub(crate) revision: Option<String>,
+    pub(crate) pod: String,
+    pub(crate) text: String,
+    #[serde(skip)]
+    pub(crate) at: Instant,
+}
+
 /// What the others know of pods.
 #[derive(Debug, Default)]
 pub(crate) struct PodsView {
@@ -101,6 +116,8 @@ pub(crate) struct PodsView {
     pub(crate) served: Vec<Arc<Pod>>,
     /// By the folder's name.
     pub(crate) refused: BTreeMap<String, Refused>,
+    /// By the pod's UID; at most [`REFUSED_VOLUMES_MAX`].
+    refused_volumes: BTreeMap<String, RefusedVolume>,
     /// Times pods and changes of pods were refused, by [`RefusedWhy::ALL`].
     pub(crate) refusals: [u64; RefusedWhy::ALL.len()],
 }
@@ -108,6 +125,31 @@ pub(crate) struct PodsView {
 /// The same, shared.
 #[derive(Debug, Default)]
 pub(crate) struct Pods(Mutex<PodsView>);
+
+impl PodsView {
+    /// Notes that a volume was refused to a pod, or (`None`) that it was published.
+    pub(crate) fn set_refused_volume(&mut self, uid: &str, refused: Option<RefusedVolume>) {
+        self.refused_volumes.remove(uid);
+        let Some(refused) = refused else {
+            return;
+        };
+        self.forget_refused_volumes();
+        if self.refused_volumes.len() < REFUSED_VOLUMES_MAX {
+            self.refused_volumes.insert(uid.to_owned(), refused);
+        }
+    }
+
+    /// Returns the volumes that were refused within the last [`REFUSED_VOLUME_SPAN`], by the pods' UIDs.
+    pub(crate) fn refused_volumes(&mut self) -> &BTreeMap<String, RefusedVolume> {
+        self.forget_refused_volumes();
+        &self.refused_volumes
+    }
+
+    fn forget_refused_volumes(&mut self) {
+        self.refused_volumes
+            .retain(|_, refused| refused.at.elapsed() < REFUSED_VOLUME_SPAN);
+    }
+}
 
 impl Pods {
     pub(crate) fn lock(&self) -> MutexGuard<'_, PodsView> {

@@ -400,7 +400,7 @@ fn changes_are_seen_without_waiting_for_the_next_look() {
         fs::create_dir(&path).unwrap();
         fs::write(path.join("annotations"), SHARED).unwrap();
         const PATIENCE: Duration = Duration::from_secs(60);
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         while pods.lock().served.is_empty() {
             assert!(begin.elapsed() < PATIENCE, "no pod within {PATIENCE:?}");
             std::thread::yield_now();

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use tokio::net::UnixStream;
 
 use crate::H100;
-use crate::place::{Node, until};
+use crate::place::{Node, signal, until};
 
 const UID: &str = "0f9a8d74-9cb7-44dd-b98e-09fd62def2f4";
 
@@ -299,12 +299,73 @@ fn a_refusal_is_said_in_the_agents_words_and_leaves_nothing() {
         assert!(why.contains(text), "{why}");
         assert!(!kubelet.inside(&kubelet.target(UID)).exists());
         assert!(!kubelet.node.run().join("pods").join(UID).exists());
+        // It is known for a while to those who ask.
+        let refused = kubelet.node.get("/v1/instances")["refused"].clone();
+        let refused: Vec<_> = refused.as_array().unwrap().iter().collect();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        for (key, value) in [
+            ("id", UID),
+            ("namespace", "default"),
+            ("pod", "hello-1"),
+            ("reason", "volume"),
+        ] {
+            assert_eq!(refused[0][key], value);
+        }
+        assert!(refused[0]["text"].as_str().unwrap().contains(text));
     }
+    kubelet.publish("csi-1", UID, &SHARED).unwrap();
+    let refused = kubelet.node.get("/v1/instances")["refused"].clone();
+    assert_eq!(refused, serde_json::json!([]));
+    kubelet.unpublish("csi-1", UID).unwrap();
     let elsewhere = kubelet.publish_at("csi-1", UID, &kubelet.node.folder("x/y"), &[]);
     assert_eq!(elsewhere.unwrap_err().0, 3, "INVALID_ARGUMENT");
     let other = "1f9a8d74-9cb7-44dd-b98e-09fd62def2f4";
     let others = kubelet.publish_at("csi-1", UID, &kubelet.target(other), &[]);
     assert_eq!(others.unwrap_err().0, 3, "INVALID_ARGUMENT");
+}
+
+#[test]
+fn a_volume_of_a_shared_slot_waits_for_the_slots_mps_daemon() {
+    let Some(mut kubelet) = Kubelet::new() else {
+        return;
+    };
+    // As after the node's start, where an agent is there before the program that keeps the daemons.
+    kubelet.node.end(Signal::TERM);
+    let daemons = kubelet.node.run().join("mps");
+    for entry in fs::read_dir(&daemons).unwrap() {
+        let pid = fs::read_to_string(
+            entry
+                .unwrap()
+                .path()
+                .join("pipe/nvidia-cuda-mps-control.pid"),
+        );
+        signal(pid.unwrap().trim().parse().unwrap(), Signal::KILL);
+    }
+    fs::remove_dir_all(&daemons).unwrap();
+    kubelet.node.start_with(&["--external-mps"]);
+    let (status, why) = until("the pod is placed", || {
+        let refused = kubelet.publish("csi-1", UID, &SHARED).unwrap_err();
+        refused
+            .1
+            .starts_with("slot 0: its MPS daemon")
+            .then_some(refused)
+    });
+    assert_eq!(status, 14, "UNAVAILABLE: {why}");
+    assert!(!kubelet.inside(&kubelet.target(UID)).exists());
+    let mut mps = kubelet
+        .node
+        .command_of("mps", &[])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the volume is published", || {
+        kubelet.publish("csi-1", UID, &SHARED).ok()
+    });
+    let pipe = kubelet.inside(&kubelet.target(UID)).join("mps");
+    assert!(pipe.join("control").exists(), "{}", pipe.display());
+    kubelet.unpublish("csi-1", UID).unwrap();
+    signal(mps.id(), Signal::TERM);
+    assert!(mps.wait().unwrap().success());
 }
 
 #[test]
