@@ -1,6 +1,8 @@
 //! Whose token lets see what (design 4.3), as the Kubernetes API says: TokenReview, and for people SubjectAccessReview.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +23,14 @@ const AUDIENCE: &str = "weir.dev";
 const CACHED: Duration = Duration::from_secs(60);
 /// Answers that are kept.
 const CACHED_MAX: usize = 1_024;
+/// Refusals that are kept apart from these, so that tokens which nobody knows push out none that are known.
+const REFUSED_MAX: usize = 256;
+/// Bytes of a token, at most: those of service accounts have about 1,000.
+const TOKEN_BYTES_MAX: usize = 8 * 1024;
+/// Tokens of one address that are refused within [`CACHED`], at most; further ones are not reviewed.
+const REFUSALS_MAX: u32 = 16;
+/// Addresses whose refusals are counted.
+const ADDRESSES_MAX: usize = 1_024;
 /// Tokens that are reviewed at once.
 const REVIEWS_MAX: usize = 8;
 /// A review takes no longer.
@@ -35,6 +45,8 @@ pub(crate) enum NoAccess {
     Unauthenticated,
     /// This user may not `get gpufunctions`.
     Forbidden(String),
+    /// Too many tokens of this address were refused a short while ago.
+    TooMany,
     /// The API does not answer, or too many tokens are under review.
     Unavailable,
 }
@@ -45,9 +57,67 @@ type Answer = Result<Scope, NoAccess>;
 /// Reviews tokens, and keeps the answers for a while.
 pub(crate) struct Access {
     client: Client,
-    /// By token; with the time of the answer.
-    known: Mutex<HashMap<String, (Instant, Answer)>>,
+    known: Mutex<Known>,
     reviews: Semaphore,
+}
+
+/// Answers of the API, with their times.
+#[derive(Default)]
+struct Known {
+    /// Of tokens that let see something.
+    scopes: HashMap<String, (Instant, Scope)>,
+    /// Of those that do not.
+    refused: HashMap<String, (Instant, NoAccess)>,
+    /// Refusals by the client's address, since a time.
+    refusals: HashMap<IpAddr, (Instant, u32)>,
+}
+
+impl Known {
+    /// Returns an answer that is not older than [`CACHED`].
+    fn answer(&self, token: &str, now: Instant) -> Option<Answer> {
+        let is_new = |at: Instant| now.duration_since(at) < CACHED;
+        if let Some((at, scope)) = self.scopes.get(token) {
+            return is_new(*at).then(|| Ok(scope.clone()));
+        }
+        let (at, refusal) = self.refused.get(token)?;
+        is_new(*at).then(|| Err(refusal.clone()))
+    }
+
+    fn has_too_many(&self, from: IpAddr, now: Instant) -> bool {
+        self.refusals
+            .get(&from)
+            .is_some_and(|(at, count)| now.duration_since(*at) < CACHED && *count >= REFUSALS_MAX)
+    }
+
+    fn insert(&mut self, token: &str, from: IpAddr, now: Instant, answer: &Answer) {
+        match answer {
+            Ok(scope) => {
+                make_room(&mut self.scopes, CACHED_MAX, now);
+                self.scopes.insert(token.to_owned(), (now, scope.clone()));
+            }
+            Err(refusal) => {
+                make_room(&mut self.refused, REFUSED_MAX, now);
+                self.refused
+                    .insert(token.to_owned(), (now, refusal.clone()));
+                make_room(&mut self.refusals, ADDRESSES_MAX, now);
+                let (at, count) = self.refusals.entry(from).or_insert((now, 0));
+                if now.duration_since(*at) >= CACHED {
+                    (*at, *count) = (now, 0);
+                }
+                *count += 1;
+            }
+        }
+    }
+}
+
+/// Drops what is old, and if that is not enough everything.
+fn make_room<K: Eq + Hash, V>(map: &mut HashMap<K, (Instant, V)>, most: usize, now: Instant) {
+    if map.len() >= most {
+        map.retain(|_, (at, _)| now.duration_since(*at) < CACHED);
+        if map.len() >= most {
+            map.clear();
+        }
+    }
 }
 
 impl std::fmt::Debug for Access {
@@ -66,18 +136,22 @@ impl Access {
         }
     }
 
-    /// Returns what a client with this token sees.
+    /// Returns what a client at this address sees with this token.
     ///
     /// # Errors
     /// Why it sees nothing.
-    pub(crate) async fn scope(&self, token: &str) -> Answer {
+    pub(crate) async fn scope(&self, token: &str, from: IpAddr) -> Answer {
         let now = Instant::now();
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(NoAccess::Unauthenticated);
+        }
         {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((at, answer)) = known.get(token)
-                && now.duration_since(*at) < CACHED
-            {
-                return answer.clone();
+            if let Some(answer) = known.answer(token, now) {
+                return answer;
+            }
+            if known.has_too_many(from, now) {
+                return Err(NoAccess::TooMany);
             }
         }
         let Ok(_place) = self.reviews.try_acquire() else {
@@ -92,13 +166,7 @@ impl Access {
             Err(_) => return Err(NoAccess::Unavailable),
         };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= CACHED_MAX {
-            known.retain(|_, (at, _)| now.duration_since(*at) < CACHED);
-            if known.len() >= CACHED_MAX {
-                known.clear();
-            }
-        }
-        known.insert(token.to_owned(), (now, answer.clone()));
+        known.insert(token, from, now, &answer);
         answer
     }
 
@@ -173,5 +241,45 @@ impl Access {
         let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
         let review = reviews.create(&PostParams::default(), &review).await?;
         Ok(review.status.is_some_and(|status| status.allowed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
+    }
+
+    #[test]
+    fn tokens_that_nobody_knows_push_out_none_that_are_known() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        known.insert("good", address(1), now, &Ok(Scope::All));
+        for number in 0..10 * REFUSED_MAX {
+            let refused = Err(NoAccess::Unauthenticated);
+            known.insert(&format!("bad-{number}"), address(2), now, &refused);
+        }
+        assert_eq!(known.answer("good", now), Some(Ok(Scope::All)));
+        assert!(known.refused.len() <= REFUSED_MAX);
+        assert_eq!(known.answer("good", now + CACHED), None);
+    }
+
+    #[test]
+    fn an_address_with_many_refusals_is_not_reviewed_for_a_while_and_others_are() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        for number in 0..REFUSALS_MAX {
+            assert!(!known.has_too_many(address(2), now));
+            let refused = Err(NoAccess::Unauthenticated);
+            known.insert(&format!("bad-{number}"), address(2), now, &refused);
+        }
+        assert!(known.has_too_many(address(2), now));
+        assert!(!known.has_too_many(address(1), now));
+        assert!(!known.has_too_many(address(2), now + CACHED));
+        let refused = Err(NoAccess::Unauthenticated);
+        known.insert("bad", address(2), now + CACHED, &refused);
+        assert!(!known.has_too_many(address(2), now + CACHED));
     }
 }

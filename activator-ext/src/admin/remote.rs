@@ -7,24 +7,28 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, CONNECTION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use mutual_tls::{Identity, is_program, name_of};
+use mutual_tls::{Identity, Strangers, is_program, name_of};
 use proxy::body::ProxyBody;
 use proxy::respond;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::access::{Access, NoAccess};
 use super::{Functions, Scope};
 
-/// Connections at a time.
-const CONNECTIONS_MAX: usize = 64;
+/// Connections of clients with tokens at a time, whose owners are known with each request alone …
+const CLIENTS_MAX: usize = 64;
+/// … and of role `control`, which others keep out of nothing.
+const CONTROLS_MAX: usize = 16;
+/// Connections in a handshake; of more the oldest gives way.
+const STRANGERS_MAX: usize = 256;
 /// A head has come within this time, and an idle connection is kept for as long.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// Bytes of a head, at most.
@@ -45,15 +49,22 @@ pub(crate) struct Remote {
     pub(crate) access: Option<Access>,
 }
 
+/// Connections at a time.
+#[derive(Debug)]
+struct Places {
+    clients: Semaphore,
+    controls: Semaphore,
+}
+
 impl Remote {
     /// Serves for ever.
     pub(crate) async fn run(self: Arc<Self>, listener: TcpListener) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let places = Arc::new(Places {
+            clients: Semaphore::new(CLIENTS_MAX),
+            controls: Semaphore::new(CONTROLS_MAX),
+        });
+        let mut strangers = Strangers::new(STRANGERS_MAX);
         loop {
-            // Never closed.
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-                return;
-            };
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -62,39 +73,59 @@ impl Remote {
                     continue;
                 }
             };
-            let own = Arc::clone(&self);
-            tokio::spawn(async move {
-                let _place = place;
-                own.connection(stream).await;
-            });
+            let (own, places) = (Arc::clone(&self), Arc::clone(&places));
+            let gives_way = strangers.admit();
+            tokio::spawn(async move { own.connection(stream, gives_way, &places).await });
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream) {
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        gives_way: oneshot::Receiver<()>,
+        places: &Places,
+    ) {
         // It only makes answers later.
         let _slower = stream.set_nodelay(true);
+        let Ok(peer) = stream.peer_addr() else {
+            return;
+        };
+        let from = peer.ip().to_canonical();
         if stream.local_addr().is_ok_and(|local| is_own(local.ip())) {
-            self.exchange(stream, true).await;
+            drop(gives_way);
+            if let Ok(_place) = places.controls.acquire().await {
+                self.exchange(stream, None).await;
+            }
             return;
         }
-        match self.identity.accept_any(stream).await {
-            Ok(stream) => {
-                let is_control = is_program(&stream, &name_of("control"));
-                self.exchange(stream, is_control).await;
+        let shaken = tokio::select! {
+            shaken = self.identity.accept_any(stream) => shaken,
+            _late = gives_way => return,
+        };
+        match shaken {
+            Ok(stream) if is_program(&stream, &name_of("control")) => {
+                if let Ok(_place) = places.controls.acquire().await {
+                    self.exchange(stream, None).await;
+                }
             }
+            // Without a place it is closed: the client sees it at once, and may come again.
+            Ok(stream) => match places.clients.try_acquire() {
+                Ok(_place) => self.exchange(stream, Some(from)).await,
+                Err(_) => tracing::debug!(%from, "more clients of 9475 than are taken"),
+            },
             Err(error) => tracing::debug!(%error, "a client of 9475 is not taken"),
         }
     }
 
-    /// Answers what comes on a connection, to the end of it.
+    /// Answers what comes on a connection, to the end of it. `from` is the address of a client that has to show a token.
     async fn exchange(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        is_trusted: bool,
+        from: Option<IpAddr>,
     ) {
         let service = service_fn(move |request: Request<Incoming>| {
             let own = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(own.answer(request, is_trusted).await) }
+            async move { Ok::<_, Infallible>(own.answer(request, from).await) }
         });
         let mut connection = pin!(
             http1::Builder::new()
@@ -111,14 +142,17 @@ impl Remote {
         let _late = tokio::time::timeout(DRAIN_MAX, connection).await;
     }
 
-    async fn answer(&self, request: Request<Incoming>, is_trusted: bool) -> Response<ProxyBody> {
-        let scope = if is_trusted {
-            Ok(Scope::All)
-        } else {
-            match (bearer(request.headers()), &self.access) {
-                (Some(token), Some(access)) => access.scope(token).await,
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        from: Option<IpAddr>,
+    ) -> Response<ProxyBody> {
+        let scope = match from {
+            None => Ok(Scope::All),
+            Some(from) => match (bearer(request.headers()), &self.access) {
+                (Some(token), Some(access)) => access.scope(token, from).await,
                 _ => Err(NoAccess::Unauthenticated),
-            }
+            },
         };
         match scope {
             Ok(scope) => self.functions.respond(request.map(drop), scope).await,
@@ -143,7 +177,15 @@ fn bearer(head: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
+/// Makes a refusal, after which the connection ends: it is another client's.
 fn refuse(refusal: &NoAccess) -> Response<ProxyBody> {
+    let mut answer = refusal_of(refusal);
+    let close = HeaderValue::from_static("close");
+    answer.headers_mut().insert(CONNECTION, close);
+    answer
+}
+
+fn refusal_of(refusal: &NoAccess) -> Response<ProxyBody> {
     match refusal {
         NoAccess::Unauthenticated => {
             let text = "a token is needed: Authorization: Bearer …, of a user of this cluster, or of a pod for the audience weir.dev";
@@ -155,6 +197,10 @@ fn refuse(refusal: &NoAccess) -> Response<ProxyBody> {
         NoAccess::Forbidden(user) => {
             let text = format!("{user} may not get gpufunctions.weir.dev in all namespaces");
             respond::error(StatusCode::FORBIDDEN, &text)
+        }
+        NoAccess::TooMany => {
+            let text = "too many tokens from this address were refused within a minute";
+            respond::error(StatusCode::TOO_MANY_REQUESTS, text)
         }
         NoAccess::Unavailable => {
             let text = "the Kubernetes API does not say whose token this is; try again";

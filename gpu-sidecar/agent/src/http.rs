@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use mutual_tls::{Identity, is_program, name_of};
+use mutual_tls::{Identity, Strangers, is_program, name_of};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -27,6 +27,8 @@ use tokio_util::task::TaskTracker;
 
 /// Connections of one listener at a time; who comes later waits.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
+/// Connections of others than the loopback whose clients have not shown a certificate yet; of more the oldest gives way.
+const STRANGERS_MAX: usize = 256;
 /// Bytes of a request's head, at most.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The same for HTTP/2.
@@ -70,10 +72,15 @@ pub(crate) async fn serve<H: Handler>(
     cancel: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut strangers = Strangers::new(STRANGERS_MAX);
     let tasks = TaskTracker::new();
     loop {
         let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
+            // Where clients show who they are, they get a place then.
+            let place = match terms.identity {
+                None => Arc::clone(&places).acquire_owned().await.ok(),
+                Some(_) => None,
+            };
             (place, listener.accept().await)
         };
         let (place, accepted) = tokio::select! {
@@ -95,21 +102,31 @@ pub(crate) async fn serve<H: Handler>(
             .is_ok_and(|local| local.ip().to_canonical().is_loopback());
         let identity = terms.identity.clone().filter(|_| !is_local);
         let lifetime = terms.lifetime;
+        let places = Arc::clone(&places);
+        let gives_way = identity.as_ref().map(|_| strangers.admit());
         tasks.spawn(async move {
-            let _place = place;
-            let Some(identity) = identity else {
+            let mut place = place;
+            let (Some(identity), Some(gives_way)) = (identity, gives_way) else {
+                if place.is_none() {
+                    place = places.acquire_owned().await.ok();
+                }
                 connection(TokioIo::new(stream), handler, lifetime, cancel).await;
+                drop(place);
                 return;
             };
             let shaken = tokio::select! {
                 shaken = identity.accept(stream) => shaken,
+                _late = gives_way => return,
                 () = cancel.cancelled() => return,
             };
             match shaken {
                 Ok(stream) if !is_program(&stream, &name_of("control")) => {
                     tracing::warn!("a program of Weir that is not role `control` asks for the control API; it is not taken");
                 }
-                Ok(stream) => connection(TokioIo::new(stream), handler, lifetime, cancel).await,
+                Ok(stream) => {
+                    let _place = places.acquire_owned().await;
+                    connection(TokioIo::new(stream), handler, lifetime, cancel).await;
+                }
                 Err(error) => tracing::debug!(%error, "a client of the control API is not taken"),
             }
         });

@@ -4,6 +4,7 @@
 //! the kubelet replaces when they are renewed. Without them there are no connections: neither end goes on in the clear.
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ClientCertVerifierBuilder, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -250,6 +252,37 @@ pub fn is_program(stream: &TlsStream<TcpStream>, name: &str) -> bool {
     }
 }
 
+/// Connections whose clients have yet to show who they are. Of more than a number at a time the oldest gives way: clients that
+/// connect and stay silent keep nobody out, since a handshake takes milliseconds.
+#[derive(Debug)]
+pub struct Strangers {
+    most: usize,
+    waiting: VecDeque<oneshot::Sender<()>>,
+}
+
+impl Strangers {
+    /// So many at a time, at least 1.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            most: most.max(1),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Takes another. Returns what ends, with an error, when the connection is to give way; it is dropped once the client is known.
+    pub fn admit(&mut self) -> oneshot::Receiver<()> {
+        self.waiting.retain(|own| !own.is_closed());
+        if self.waiting.len() >= self.most {
+            // Dropped, it ends what it was taken for.
+            let _oldest = self.waiting.pop_front();
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.push_back(sender);
+        receiver
+    }
+}
+
 fn unknown() -> io::Error {
     io::Error::other("there is no certificate for Weir's own programs yet")
 }
@@ -268,9 +301,25 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
+    use tokio::sync::oneshot::error::TryRecvError;
+
     use super::*;
 
     /// A client without a certificate.
+    #[test]
+    fn of_too_many_strangers_the_oldest_gives_way_and_those_that_are_known_do_not_count() {
+        let mut strangers = Strangers::new(2);
+        let mut first = strangers.admit();
+        let second = strangers.admit();
+        drop(second);
+        let mut third = strangers.admit();
+        assert_eq!(first.try_recv(), Err(TryRecvError::Empty));
+        let mut fourth = strangers.admit();
+        assert_eq!(first.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(third.try_recv(), Err(TryRecvError::Empty));
+        assert_eq!(fourth.try_recv(), Err(TryRecvError::Empty));
+    }
+
     #[derive(Debug)]
     struct NoClientAuth;
 
