@@ -172,6 +172,42 @@ async fn after_the_install_it_goes_through_programs_and_revisions() {
 }
 
 #[tokio::test]
+async fn agents_mps_daemons_and_nodes_are_looked_at_where_there_are_agents() {
+    let cluster = cluster().await;
+    install_knative(&cluster);
+    install_weir(&cluster);
+    let set_pod = |name: &str, is_ready: bool| {
+        let status = if is_ready { "True" } else { "False" };
+        let pod = json!({
+            "metadata": {
+                "namespace": "weir-agent", "name": format!("{name}-0"), "labels": {"app.kubernetes.io/name": name},
+            },
+            "spec": {"nodeName": "n"},
+            "status": {"conditions": [{"type": "Ready", "status": status}]},
+        });
+        cluster.api.apply(&resource("pods"), pod);
+    };
+    for name in ["weir-agent", "weir-mps"] {
+        let set = json!({"metadata": {"namespace": "weir-agent", "name": name}});
+        cluster.api.apply(&resource("daemonsets"), set);
+        set_pod(name, true);
+    }
+    let node = |seats: &str| json!({"metadata": {"name": "n"}, "status": {"capacity": {"weir.dev/seats": seats}}});
+    cluster.api.apply(&resource("nodes"), node("4"));
+    let all = found(&cluster).await;
+    for name in ["agents", "MPS daemons", "node n"] {
+        assert_eq!(good(&all, name), true, "{name}: {all:?}");
+    }
+    set_pod("weir-mps", false);
+    cluster.api.apply(&resource("nodes"), node("0"));
+    let all = found(&cluster).await;
+    assert_eq!(good(&all, "agents"), true);
+    for name in ["MPS daemons", "node n"] {
+        assert_eq!(good(&all, name), false, "{name}: {all:?}");
+    }
+}
+
+#[tokio::test]
 async fn without_a_cluster_it_ends_with_2() {
     let output = Command::new(BINARY)
         .args(["check"])

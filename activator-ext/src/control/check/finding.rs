@@ -52,6 +52,17 @@ impl Finding {
         }
     }
 
+    /// It could not be looked at.
+    pub(super) fn unknown(name: impl Into<String>, error: &kube::Error) -> Self {
+        let remedy = match error {
+            kube::Error::Api(status) if status.code == 403 => {
+                "check as a cluster administrator, or with -n NAMESPACE as a user of that namespace"
+            }
+            _ => "check again",
+        };
+        Self::open(name, format!("cannot be looked at: {error}"), remedy)
+    }
+
     pub(super) fn is_wrong(&self) -> bool {
         self.is_good == Some(false)
     }

@@ -1,5 +1,7 @@
 //! Revisions that have opted in: attached, with the options that were asked for, and in time.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Endpoints, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt as _;
@@ -7,6 +9,7 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 
 use super::Subject;
 use super::finding::Finding;
+use super::programs::{DATA, is_ready};
 use crate::control::cluster::revision_kind;
 use crate::control::functions::kind;
 use crate::control::names::{CONTROL, MANAGED_BY, MANAGER, SERVICE_NAME, SKIP_MIRROR};
@@ -31,7 +34,8 @@ impl Subject {
             .api(&revision_kind())
             .list(&ListParams::default())
             .await?;
-        let image = self.queue_proxy_image().await?;
+        let image = self.queue_proxy_image().await.ok().flatten();
+        let owners = self.owners().await.ok();
         for object in &revisions.items {
             let state = object.labels().get("serving.knative.dev/routingState");
             let Some(revision) = revision(object).filter(|it| it.settings.opted_in()) else {
@@ -40,7 +44,11 @@ impl Subject {
             if state.is_some_and(|state| state != "active") {
                 continue;
             }
-            findings.push(self.revision(&revision, image.as_deref()).await?);
+            let finding = self
+                .revision(&revision, image.as_deref(), owners.as_ref())
+                .await;
+            let name = format!("revision {}", revision.name);
+            findings.push(finding.unwrap_or_else(|error| Finding::unknown(name, &error)));
         }
         if findings.is_empty() {
             findings.push(Finding::open(
@@ -59,10 +67,21 @@ impl Subject {
                 ));
                 Vec::new()
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                findings.push(Finding::unknown("functions", &error));
+                Vec::new()
+            }
         };
         findings.extend(functions.iter().map(function));
         Ok(findings)
+    }
+
+    /// The addresses of pods of role `data` that are ready.
+    async fn owners(&self) -> Result<BTreeSet<String>, kube::Error> {
+        let pods = self.pods(&self.arguments.system_namespace, DATA).await?;
+        let ready = pods.iter().filter(|pod| is_ready(pod));
+        let addresses = ready.filter_map(|pod| pod.status.as_ref()?.pod_ips.as_ref());
+        Ok(addresses.flatten().map(|it| it.ip.clone()).collect())
     }
 
     /// The image that pods of opted-in revisions get; `None`: they keep Knative's.
@@ -89,6 +108,7 @@ impl Subject {
         &self,
         revision: &Revision,
         image: Option<&str>,
+        owners: Option<&BTreeSet<String>>,
     ) -> Result<Finding, kube::Error> {
         let own = &revision.name;
         let name = format!("revision {own}");
@@ -104,13 +124,36 @@ impl Subject {
         }
         let endpoints: Api<Endpoints> = Api::namespaced(self.client.clone(), namespace);
         let endpoints = endpoints.get_opt(&own.name).await?;
-        let has_label = endpoints.is_some_and(|it| it.labels().contains_key(SKIP_MIRROR));
+        let has_label =
+            endpoints.is_some_and(|it| it.labels().get(SKIP_MIRROR).is_some_and(|it| it == "true"));
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), namespace);
         let ours = format!("{MANAGED_BY}={MANAGER},{SERVICE_NAME}={}", own.name);
         let slices = slices.list(&ListParams::default().labels(&ours)).await?;
-        if !has_label || slices.items.is_empty() {
+        if !has_label {
             let text = "it is not attached: its requests go Knative's way";
             return Ok(Finding::wrong(name, text, describe));
+        }
+        let back = format!(
+            "kubectl -n {namespace} label endpoints {} {SKIP_MIRROR}- (Knative serves it then), and {describe}",
+            own.name
+        );
+        let addresses = slices.items.iter().flat_map(|slice| &slice.endpoints);
+        let addresses: Vec<_> = addresses.flat_map(|it| &it.addresses).collect();
+        if addresses.is_empty() {
+            let text = format!(
+                "nobody gets its requests: its Endpoints have the label {SKIP_MIRROR}, and no slice of Weir's names a pod"
+            );
+            return Ok(Finding::wrong(name, text, back));
+        }
+        // As far as one may look.
+        if let Some(owners) = owners
+            && !addresses.iter().any(|it| owners.contains(*it))
+        {
+            let text = format!(
+                "its requests go to {}, which is no ready pod of weir-activator",
+                addresses[0]
+            );
+            return Ok(Finding::wrong(name, text, back));
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let its = format!("serving.knative.dev/revision={}", own.name);

@@ -20,16 +20,23 @@ const PROGRAMS: [&str; 3] = ["activator", "autoscaler", "controller"];
 const VERSION: &str = "app.kubernetes.io/version";
 
 impl Subject {
-    /// Looks at what is there without Weir.
-    pub(super) async fn knative(&self) -> Result<Vec<Finding>, kube::Error> {
-        let mut findings = vec![self.kubernetes().await?];
-        findings.extend(self.release().await?);
-        findings.push(self.mesh().await?);
-        findings.push(self.mirroring().await?);
-        Ok(findings)
+    /// Looks at what else is there without Weir.
+    pub(super) async fn knative(&self) -> Vec<Finding> {
+        let mut findings = match self.release().await {
+            Ok(findings) => findings,
+            Err(error) => vec![Finding::unknown("knative", &error)],
+        };
+        for (name, finding) in [
+            ("network", self.mesh().await),
+            ("endpoints", self.mirroring().await),
+        ] {
+            findings.push(finding.unwrap_or_else(|error| Finding::unknown(name, &error)));
+        }
+        findings
     }
 
-    async fn kubernetes(&self) -> Result<Finding, kube::Error> {
+    /// Whether the cluster is new enough.
+    pub(super) async fn kubernetes(&self) -> Result<Finding, kube::Error> {
         let version = self.client.apiserver_version().await?;
         let digits = |text: &str| text.trim_end_matches('+').parse::<u32>().unwrap_or(0);
         let own = (digits(&version.major), digits(&version.minor));
@@ -112,10 +119,22 @@ impl Subject {
                     && slice.labels().get(SERVICE_NAME) == Some(&of.name_any())
             })
         };
+        let is_skipped =
+            |it: &&Endpoints| it.labels().get(SKIP_MIRROR).is_some_and(|it| it == "true");
+        // Neither Kubernetes nor Weir names anybody for it.
+        if let Some(it) = endpoints.iter().find(|it| is_skipped(it) && !has_slice(it)) {
+            let (namespace, name) = (it.namespace().unwrap_or_default(), it.name_any());
+            return Ok(Finding::wrong(
+                "endpoints",
+                format!(
+                    "nobody gets the requests of {namespace}/{name}: its Endpoints have the label {SKIP_MIRROR}, and there is no slice of Weir's"
+                ),
+                format!("kubectl -n {namespace} label endpoints {name} {SKIP_MIRROR}-"),
+            ));
+        }
         let filled: Vec<_> = endpoints
             .iter()
             .filter(|it| it.subsets.as_ref().is_some_and(|it| !it.is_empty()))
-            .filter(|it| !it.labels().contains_key(SKIP_MIRROR) || has_slice(it))
             .collect();
         let copied = filled.iter().filter(|it| has_slice(it)).count();
         Ok(
