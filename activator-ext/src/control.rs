@@ -24,6 +24,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use http::{Request, Response, StatusCode};
@@ -54,6 +55,11 @@ use lease::Candidate;
 use metrics::Metrics;
 use nodes::Nodes;
 use webhook::{Port, Webhook};
+
+/// Whether Weir leaves is looked at this often by a process that does not lead …
+const LEAVING_PERIOD: Duration = Duration::from_millis(500);
+/// … and it leaves the work to the leader for so long.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the FNV-1a hash of a text: the same in every build, so that a roll-out moves no function.
 fn hash(text: &str) -> u64 {
@@ -196,7 +202,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     };
     // Once all is let go, the process goes on until it is deleted as well.
     let leave = async {
-        leave::run(client.clone(), &cluster, &config, || candidate.leads()).await;
+        leave::run(client.clone(), &cluster, &config).await;
     };
     let mut work = pin!(work);
     let mut lost = pin!(candidate.run());
@@ -206,9 +212,16 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     let mut functions = pin!(functions.run(&candidate));
     let mut has_left = false;
     let mut is_stopping = false;
+    let mut is_lost = false;
     loop {
         tokio::select! {
-            () = &mut lost => {
+            () = &mut lost, if !is_lost => {
+                is_lost = true;
+                // The Lease goes with its namespace, and what is left to do needs none.
+                if cluster.is_leaving() || leave::has_begun(&client, &config).await {
+                    tracing::info!("the lease is gone, and Weir leaves: this process detaches on");
+                    continue;
+                }
                 tracing::error!("the lease is lost: another process may lead, so this one ends");
                 return Ok(ExitCode::FAILURE);
             }
@@ -249,12 +262,21 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until this process leads, and then works on what changes, for ever.
+/// Waits until this process leads, or Weir leaves the cluster and there may be no leader any more, and then works on what changes, for
+/// ever.
 async fn lead(attacher: Arc<Attacher>, mut concerns: mpsc::Receiver<Concern>) {
     let mut elected = pin!(attacher.candidate.elected());
+    let mut leaving = pin!(async {
+        while !attacher.cluster.is_leaving() {
+            tokio::time::sleep(LEAVING_PERIOD).await;
+        }
+        // One that leads is done by then.
+        tokio::time::sleep(LEAVING_PATIENCE).await;
+    });
     loop {
         tokio::select! {
             () = &mut elected => break,
+            () = &mut leaving => break,
             // All are looked at once it leads.
             _concern = concerns.recv() => {}
         }

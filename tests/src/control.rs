@@ -87,7 +87,7 @@ pub fn resource(plural: &str) -> Resource {
         "podautoscalers" => "autoscaling.internal.knative.dev/v1alpha1",
         "endpointslices" => "discovery.k8s.io/v1",
         "leases" => "coordination.k8s.io/v1",
-        "deployments" => "apps/v1",
+        "deployments" | "daemonsets" => "apps/v1",
         "clusterroles" | "clusterrolebindings" | "roles" | "rolebindings" => {
             "rbac.authorization.k8s.io/v1"
         }
@@ -256,7 +256,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a process of role `control`, whose terms at the election are a tenth of the usual ones.
+    /// Starts a process of role `control`, which leads as long as it is not without a processor for five seconds.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -271,18 +271,32 @@ impl Cluster {
     /// If it cannot be started.
     #[must_use]
     pub fn control_with(&self, binary: &str, name: &str, arguments: &[&str]) -> Control {
+        self.spawn(binary, name, ["6s", "5s"], arguments)
+    }
+
+    /// Starts a process of role `control` whose terms at the election are a tenth of the usual ones: another leads soon after its
+    /// end, or when it was without a processor for a second.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn control_with_short_terms(&self, binary: &str, name: &str) -> Control {
+        self.spawn(binary, name, ["1500ms", "1s"], &[])
+    }
+
+    fn spawn(
+        &self,
+        binary: &str,
+        name: &str,
+        [lease, renewal]: [&str; 2],
+        arguments: &[&str],
+    ) -> Control {
         let folder = TempDir::new().expect("a temporary folder");
         let file = |name: &str| std::fs::File::create(folder.path().join(name)).expect("a file");
         let ip = fresh_address();
         let child = Command::new(binary)
-            .args([
-                "control",
-                "--lease-duration",
-                "1500ms",
-                "--renew-deadline",
-                "1s",
-            ])
-            .args(["--retry-period", "200ms"])
+            .args(["control", "--lease-duration", lease])
+            .args(["--renew-deadline", renewal, "--retry-period", "200ms"])
             .args(arguments)
             .env_clear()
             .env("KUBECONFIG", self.kubeconfig())

@@ -169,6 +169,12 @@ impl Attacher {
         }
     }
 
+    /// Whether this process may take steps: it leads, or Weir leaves the cluster. Then the Lease goes with its namespace, and nobody
+    /// can have it any more; all that is done is to detach, which several may do at a time.
+    fn may_write(&self) -> bool {
+        self.candidate.leads() || self.cluster.is_leaving()
+    }
+
     fn forget(&self, name: &RevisionName) {
         if self.lock().remove(name).is_some() {
             self.metrics.forget(name);
@@ -191,7 +197,7 @@ impl Attacher {
     }
 
     async fn reconcile(&self, object: &DynamicObject) -> Result<Action, AttachError> {
-        if !self.candidate.leads() {
+        if !self.may_write() {
             return Err(AttachError::NotLeading);
         }
         let mut look = self.cached(object);
@@ -212,7 +218,7 @@ impl Attacher {
                     })));
                 }
                 step if is_fresh => {
-                    if !self.candidate.leads() {
+                    if !self.may_write() {
                         return Err(AttachError::NotLeading);
                     }
                     match self.writer.take(step, object, &look, &facts).await {

@@ -31,6 +31,8 @@ use crate::source::kubernetes::{self, resource, revision};
 
 /// Whether there is anything to do is looked at this often.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
+/// Refusals in a row after which a process takes its rights for gone.
+const REFUSALS_MAX: u32 = 10;
 /// A request's head has been authorised after so long.
 const AUTHORISED_AFTER: Duration = Duration::from_millis(500);
 /// At the end of the process the API has so long to say whether Weir leaves.
@@ -40,18 +42,14 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Waits until Weir is being deleted and all is detached, and lets go of what was kept until then. `leads` says whether it is
-/// for this process to do.
-pub(crate) async fn run(
-    client: Client,
-    cluster: &Cluster,
-    config: &ControlConfig,
-    leads: impl Fn() -> bool,
-) {
+/// Waits until Weir is being deleted and all is detached, and lets go of what was kept until then. Every process does, whether it
+/// leads or not: the Lease may be gone by then. It ends as well when this process may no more, since another one has let go.
+pub(crate) async fn run(client: Client, cluster: &Cluster, config: &ControlConfig) {
     let mut failures = 0_u64;
+    let mut refusals = 0;
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
-        if !cluster.is_leaving() || !leads() {
+        if !cluster.is_leaving() {
             continue;
         }
         let done = async {
@@ -69,8 +67,13 @@ pub(crate) async fn run(
         };
         match done.await {
             Ok(true) => return,
-            Ok(false) => {}
+            Ok(false) => refusals = 0,
             Err(error) => {
+                refusals = if error.is_refusal() { refusals + 1 } else { 0 };
+                if refusals >= REFUSALS_MAX {
+                    tracing::info!(%error, "this process has no rights any more: Weir's objects have been let go");
+                    return;
+                }
                 failures += 1;
                 if failures.is_power_of_two() {
                     tracing::warn!(%error, failures, "Weir cannot leave yet");
@@ -104,6 +107,13 @@ enum LeaveError {
     Api(#[from] kube::Error),
     #[error("an object could not be let go: {0}")]
     Release(BoxError),
+}
+
+impl LeaveError {
+    /// Whether the API refuses this process: its account or its rights are gone.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if matches!(status.code, 401 | 403))
+    }
 }
 
 /// Whether no revision is attached, by the API's own word.

@@ -112,8 +112,9 @@ async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile()
             _ => Fault::None,
         }
     });
-    let start =
-        |cluster: &Cluster, number: u32| cluster.control(BINARY, &format!("weir-control-{number}"));
+    let start = |cluster: &Cluster, number: u32| {
+        cluster.control_with_short_terms(BINARY, &format!("weir-control-{number}"))
+    };
     let mut controls: Vec<Control> = (0..2).map(|number| start(&cluster, number)).collect();
     let mut next_control = 2;
     let mut observer = Observer {
@@ -247,7 +248,7 @@ async fn killed_at(step: u64, fault: Fault) {
         killed.store(true, Ordering::Relaxed);
         fault
     });
-    let mut control = cluster.control(BINARY, "weir-control-0");
+    let mut control = cluster.control_with_short_terms(BINARY, "weir-control-0");
     *victim.lock().unwrap() = control.pid();
     for (wanted, is_opted_in) in [(Path::Own(vec![pods[0].ip]), true), (Path::Knatives, false)] {
         cluster.opt("f", is_opted_in);
@@ -261,7 +262,7 @@ async fn killed_at(step: u64, fault: Fault) {
         while !is_done() {
             observe(&mut observer, &cluster, &pods, Duration::from_millis(20)).await;
             if is_killed.load(Ordering::Relaxed) && control.name == "weir-control-0" {
-                control = cluster.control(BINARY, "weir-control-1");
+                control = cluster.control_with_short_terms(BINARY, "weir-control-1");
             }
             let log = || control.log();
             assert!(

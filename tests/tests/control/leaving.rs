@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use peers::api::Fault;
 use serde_json::{Value, json};
 use tests::control::{Cluster, Path, resource};
 use tests::{PATIENCE, SLACK, eventually};
@@ -87,6 +88,53 @@ async fn a_plain_delete_detaches_a_hundred_revisions_before_anything_is_let_go()
     let skip =
         |it: &Value| !it["metadata"]["labels"]["endpointslice.kubernetes.io/skip-mirror"].is_null();
     assert!(!left.iter().any(skip));
+}
+
+/// A namespace that is being deleted takes the Lease with it at once, and lets no other be made: 404 and refusals from then on. The
+/// revisions take longer than the leader's term.
+#[tokio::test]
+async fn the_lease_that_goes_with_its_namespace_keeps_no_revision_attached() {
+    let cluster = cluster().await;
+    let pod = cluster.add_pod("data-0").await;
+    cluster.add_revision("f", true);
+    install(&cluster);
+    let mut controls = ["weir-control-0", "weir-control-1"]
+        .map(|name| cluster.control_with_short_terms(super::BINARY, name));
+    eventually("it is attached", || {
+        cluster.path("f") == Path::Own(vec![pod.ip])
+    })
+    .await;
+    let begin = Instant::now();
+    cluster.api.set_faults(move |write| {
+        let is_late = begin.elapsed() < Duration::from_secs(4);
+        if write.contains("/leases") || is_late {
+            Fault::Conflict
+        } else {
+            Fault::None
+        }
+    });
+    cluster
+        .api
+        .delete(&resource("leases"), "weir-system", "weir-control");
+    for (plural, namespace) in KEPT {
+        cluster
+            .api
+            .delete_as_client(&resource(plural), namespace, "weir-control");
+    }
+    for control in &controls {
+        control.terminate();
+    }
+    for object in KEPT {
+        eventually("each is let go", || {
+            finalizers(&cluster, object) == json!(["other.dev/kept"])
+        })
+        .await;
+    }
+    assert_eq!(cluster.path("f"), Path::Knatives);
+    for control in &mut controls {
+        let code = control.exit_code(PATIENCE).await;
+        assert_eq!(code, Some(0), "{}", control.log());
+    }
 }
 
 #[tokio::test]
