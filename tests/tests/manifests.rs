@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stderr, reason = "says what was not done")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -156,18 +156,11 @@ fn the_finalizer_is_on_what_role_control_lets_go_of_and_it_may_do_so() {
 fn containers_are_restricted_and_started_as_the_program_allows() {
     let containers = containers();
     assert_eq!(containers.len(), 2);
-    let ports = BTreeSet::from([8012, 8013, 8112, 9443, 9475, 9476]);
     for container in &containers {
         let context = &container["securityContext"];
         assert_eq!(context["allowPrivilegeEscalation"], false);
         assert_eq!(context["readOnlyRootFilesystem"], true);
         assert_eq!(context["capabilities"]["drop"][0], "ALL");
-        for port in container["ports"].as_array().unwrap() {
-            assert!(
-                ports.contains(&port["containerPort"].as_u64().unwrap()),
-                "{port}"
-            );
-        }
         let arguments = container["args"].as_array().unwrap().iter();
         let output = Command::new(env!("CARGO_BIN_EXE_activator-ext-under-test"))
             .args(arguments.map(|argument| argument.as_str().unwrap()))
@@ -449,6 +442,81 @@ fn read_sources(folder: &Path, text: &mut String) {
         } else if path.extension().is_some_and(|it| it == "rs") {
             text.push_str(&fs::read_to_string(&path).unwrap());
         }
+    }
+}
+
+/// The pods' templates of an overlay.
+fn pod_templates(overlay: &str) -> Vec<Value> {
+    let objects = rendered(overlay);
+    let templates = objects.iter().map(|object| &object["spec"]["template"]);
+    templates.filter(|it| it.is_object()).cloned().collect()
+}
+
+/// The ports of a pod's containers, by name.
+fn ports(template: &Value) -> BTreeMap<String, u64> {
+    let containers = template["spec"]["containers"].as_array().unwrap();
+    let ports = containers
+        .iter()
+        .flat_map(|it| it["ports"].as_array())
+        .flatten();
+    ports
+        .map(|port| {
+            let name = port["name"].as_str().unwrap().to_owned();
+            (name, port["containerPort"].as_u64().unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn pods_have_the_ports_that_their_programs_listen_on_and_no_other() {
+    let templates = pod_templates("softgpu");
+    let named: BTreeSet<_> = templates
+        .iter()
+        .flat_map(|it| ports(it).into_values())
+        .collect();
+    // `activator_ext::{service, admin, metrics, control::webhook}`, and the agent's two of its configuration.
+    let listened = [8012, 8013, 8112, 9443, 9470, 9471, 9475, 9476];
+    assert_eq!(named, listened.into());
+}
+
+#[test]
+fn monitors_and_network_policies_name_pods_and_ports_that_there_are() {
+    let templates = pod_templates("softgpu");
+    let of = |labels: &Value| {
+        let name = &labels["app.kubernetes.io/name"];
+        let mut all = templates.iter();
+        all.find(|it| it["metadata"]["labels"]["app.kubernetes.io/name"] == *name)
+            .map(ports)
+    };
+    let components = Path::new(MANIFESTS).join("components");
+    let monitors = documents(&components.join("monitoring/monitors.yaml"));
+    assert_eq!(monitors.len(), 4);
+    for monitor in &monitors {
+        let spec = &monitor["spec"];
+        let endpoint = &spec["podMetricsEndpoints"][0];
+        assert_eq!(endpoint["honorLabels"], true, "{monitor}");
+        let port = endpoint["port"].as_str().unwrap();
+        let labels = &spec["selector"]["matchLabels"];
+        if labels.is_null() {
+            // Container queue-proxy, as Knative's controller makes it.
+            assert_eq!(port, "http-usermetric");
+            continue;
+        }
+        let ports = of(labels).unwrap_or_else(|| panic!("no pod is as {monitor} selects"));
+        assert!(matches!(ports.get(port), Some(9471 | 9476)), "{monitor}");
+    }
+    let mut policies = documents(&components.join("network-policies/policies.yaml"));
+    policies.extend(documents(&components.join("agent/network.yaml")));
+    assert_eq!(policies.len(), 3);
+    for policy in &policies {
+        let labels = &policy["spec"]["podSelector"]["matchLabels"];
+        let of_pod = of(labels).unwrap_or_else(|| panic!("no pod is as {policy} selects"));
+        let rules = policy["spec"]["ingress"].as_array().unwrap().iter();
+        let allowed: BTreeSet<_> = rules
+            .flat_map(|rule| rule["ports"].as_array().unwrap())
+            .map(|port| port["port"].as_u64().unwrap())
+            .collect();
+        assert_eq!(allowed, of_pod.into_values().collect(), "{policy}");
     }
 }
 

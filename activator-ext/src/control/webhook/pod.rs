@@ -1,6 +1,7 @@
 //! What the pod webhook makes of a pod (design §4.10): pure, and the same when it is asked again about its own answer.
 
 use annotations::review::review;
+use annotations::values::quantity;
 use annotations::{Evict, Isolation, KEYS, PREFIX, Settings, variable};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -299,12 +300,20 @@ fn request(spec: &mut Value, settings: &Settings) {
     let Some(first) = all.find(|it| is_users(it) && name(it) != QUEUE_PROXY) else {
         return;
     };
+    const SIDES: [&str; 2] = ["requests", "limits"];
     for (resource, amount) in wanted {
-        for side in ["requests", "limits"] {
+        // More may be asked for; with less, the scheduler would not count what the annotations ask for.
+        let given = SIDES.iter().filter_map(|side| {
+            let own = &first["resources"][*side][resource];
+            Some((own.clone(), quantity(own.as_str()?).ok()?))
+        });
+        let most = given.max_by_key(|(_, own)| *own);
+        let most = most.filter(|(_, own)| *own >= amount);
+        let value = most.map_or_else(|| json!(amount.to_string()), |(own, _)| own);
+        // The API takes no extended resource of which request and limit differ.
+        for side in SIDES {
             let resources = map(&mut first["resources"], side);
-            resources
-                .entry(resource)
-                .or_insert_with(|| json!(amount.to_string()));
+            resources.insert(resource.to_owned(), value.clone());
         }
     }
 }
@@ -450,6 +459,21 @@ mod tests {
         );
         assert_eq!(spec["volumes"][1]["name"], "weir-2");
         assert_eq!(user["volumeMounts"][0]["name"], "weir-2");
+    }
+
+    #[test]
+    fn less_than_the_annotations_ask_for_is_raised_and_more_is_kept() {
+        let mut containers = both();
+        let limits = json!({"weir.dev/plan-permille": "1", "weir.dev/seats": "2", "weir.dev/host-memory-mib": "1k"});
+        containers[0]["resources"] = json!({ "limits": limits });
+        let own = json!({
+            "weir.dev/isolation": "shared", "weir.dev/quota-request": "0.5", "weir.dev/gpu-memory": "1Gi",
+        });
+        let spec = delivered(&pod(own, containers));
+        let resources = &spec["containers"][0]["resources"];
+        let raised = json!({"weir.dev/plan-permille": "500", "weir.dev/seats": "2", "weir.dev/host-memory-mib": "1024"});
+        assert_eq!(resources["limits"], raised);
+        assert_eq!(resources["requests"], raised);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::load::{Outcome, Target};
 use crate::options::Options;
 use crate::world::{
     Function, NAMESPACE, OPTED_IN, Overlay, SOON, attached, create_namespace, detached,
-    differences, owners, snapshot,
+    differences, left_behind, owners, snapshot,
 };
 use crate::{gpu, soak, suites};
 
@@ -718,11 +718,14 @@ impl Checks {
         };
         until("Weir's pods have ended", Duration::from_secs(700), gone).await?;
         let outcome = load.stop().await;
+        let left = left_behind()?;
         let differ = differences(&self.before, &snapshot()?);
         let mut finding = none_failed(&outcome, format!("kubectl delete -k took {took:.1} s"));
-        if !differ.is_empty() {
-            finding.passed = Some(false);
-            finding.note += &format!("; these differ: {}", differ.join(", "));
+        for (what, names) in [("are left", left), ("differ", differ)] {
+            if !names.is_empty() {
+                finding.passed = Some(false);
+                finding.note += &format!("; these {what}: {}", names.join(", "));
+            }
         }
         Ok(finding)
     }

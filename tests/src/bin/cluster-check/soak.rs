@@ -78,8 +78,10 @@ pub(crate) async fn check(options: &Options, span: Duration) -> anyhow::Result<S
     );
     for (pod, samples) in &churned.memory {
         let fifth = samples.len() / 5;
-        // A pod that was there for a moment only says nothing.
+        // Of a pod that was there for a moment only nothing can be said.
         let Some(early) = samples.get(fifth..2 * fifth).filter(|it| !it.is_empty()) else {
+            is_good = false;
+            note += &format!("; {pod}: seen {} times only", samples.len());
             continue;
         };
         let (early, late) = (mean(early), mean(&samples[samples.len() - fifth..]));

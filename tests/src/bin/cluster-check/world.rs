@@ -297,6 +297,42 @@ pub(crate) fn snapshot() -> anyhow::Result<BTreeMap<String, Value>> {
     Ok(found)
 }
 
+/// Returns what is there of Weir's, of any kind: objects with its label, labels on Endpoints, amounts of nodes. The functions of the
+/// checks and events do not count.
+pub(crate) fn left_behind() -> anyhow::Result<Vec<String>> {
+    let kinds = kubectl::run(&["api-resources", "--verbs=list", "-o", "name"])?;
+    let text = |object: &Value, pointer: &str| {
+        let value = object.pointer(pointer).and_then(Value::as_str);
+        value.unwrap_or_default().to_owned()
+    };
+    let name = |object: &Value| {
+        format!(
+            "{} {}/{}",
+            text(object, "/kind"),
+            text(object, "/metadata/namespace"),
+            text(object, "/metadata/name")
+        )
+    };
+    let mut found = Vec::new();
+    for kind in kinds.lines().filter(|kind| !kind.starts_with("events")) {
+        // Some kinds of aggregated APIs are named and cannot be listed; Weir has none of them.
+        let labelled = kubectl::list(&[kind, "-A", "-l", "app.kubernetes.io/part-of=weir"]);
+        found.extend(labelled.unwrap_or_default().iter().map(name));
+    }
+    let skipped = "endpointslice.kubernetes.io/skip-mirror";
+    let endpoints = kubectl::list(&["endpoints", "-A", "-l", skipped])?;
+    found.extend(endpoints.iter().map(name));
+    for node in kubectl::list(&["nodes"])? {
+        let capacity = node["status"]["capacity"].as_object();
+        let own = capacity.into_iter().flatten();
+        let own = own.filter(|(resource, _)| resource.starts_with("weir.dev/"));
+        found.extend(own.map(|(resource, _)| format!("{resource} of {}", name(&node))));
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
 /// Returns in which objects two snapshots differ.
 pub(crate) fn differences(
     before: &BTreeMap<String, Value>,
