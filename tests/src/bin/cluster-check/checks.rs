@@ -12,7 +12,7 @@ use crate::load::{Outcome, Target};
 use crate::options::Options;
 use crate::world::{
     Function, NAMESPACE, OPTED_IN, Overlay, SOON, attached, create_namespace, detached,
-    differences, left_behind, owners, snapshot,
+    differences, left_behind, messages, owners, snapshot,
 };
 use crate::{gpu, soak, suites};
 
@@ -596,8 +596,6 @@ impl Checks {
                 &count,
             ])
         };
-        // Those of an earlier run say nothing of this one.
-        kubectl::run(&["-n", NAMESPACE, "delete", "events", "--all"])?;
         replicas(0)?;
         let none = || {
             let pods = kubectl::list(&["pods", "-n", "weir-system"])?;
@@ -619,14 +617,8 @@ impl Checks {
         let manifest = gpu.manifest(&self.options).to_string();
         kubectl::run_with(&["apply", "-f", "-"], &manifest)?;
         let refused = || {
-            let events = kubectl::list(&["events", "-n", NAMESPACE])?;
-            let note = |event: &Value| event["message"].as_str().unwrap_or_default().to_owned();
-            Ok(events.iter().any(|event| {
-                event["involvedObject"]["name"]
-                    .as_str()
-                    .is_some_and(|name| name.starts_with("waiting-"))
-                    && note(event).contains("gpu.pods.weir.dev")
-            }))
+            let messages = messages("replicasets", gpu.name)?;
+            Ok(messages.iter().any(|it| it.contains("gpu.pods.weir.dev")))
         };
         until("a pod with a GPU waits", SOON, refused).await?;
         let pods = kubectl::list(&[

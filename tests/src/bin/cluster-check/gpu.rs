@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::kubectl::{self, until};
 use crate::load::Outcome;
 use crate::options::Options;
-use crate::world::{Function, NAMESPACE, SOON};
+use crate::world::{Function, NAMESPACE, SOON, messages};
 
 /// Shares are measured over this time.
 const MEASURED: Duration = Duration::from_secs(20);
@@ -161,20 +161,14 @@ fn pods(service: &str) -> anyhow::Result<Vec<Value>> {
 
 /// Creates a function and waits until an event about one of its pods has this text, which is returned as a whole.
 async fn waits(options: &Options, function: &Function<'_>, text: &str) -> anyhow::Result<String> {
-    kubectl::run(&["-n", NAMESPACE, "delete", "events", "--all"])?;
     let manifest = function.manifest(options).to_string();
     kubectl::run_with(&["apply", "-f", "-"], &manifest)?;
-    let prefix = format!("{}-", function.name);
     let mut found = String::new();
     let what = format!("an event about {}: {text}", function.name);
     until(&what, SOON, || {
-        let events = kubectl::list(&["events", "-n", NAMESPACE])?;
-        let event = events.iter().find_map(|event| {
-            let of = event["involvedObject"]["name"].as_str()?;
-            let message = event["message"].as_str()?;
-            (of.starts_with(&prefix) && message.contains(text)).then(|| message.to_owned())
-        });
-        found = event.unwrap_or_default();
+        let mut messages = messages("pods", function.name)?.into_iter();
+        let message = messages.find(|message| message.contains(text));
+        found = message.unwrap_or_default();
         Ok(!found.is_empty())
     })
     .await?;

@@ -297,6 +297,21 @@ pub(crate) fn snapshot() -> anyhow::Result<BTreeMap<String, Value>> {
     Ok(found)
 }
 
+/// Returns what events say of the objects of a kind that belong to a Service. Events of others by the same name, of an earlier run, are
+/// not among them.
+pub(crate) fn messages(kind: &str, service: &str) -> anyhow::Result<Vec<String>> {
+    let label = format!("serving.knative.dev/service={service}");
+    let mut found = Vec::new();
+    for object in kubectl::list(&[kind, "-n", NAMESPACE, "-l", &label])? {
+        let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+        let about = format!("involvedObject.uid={uid}");
+        let events = kubectl::list(&["events", "-n", NAMESPACE, "--field-selector", &about])?;
+        let texts = events.iter().filter_map(|event| event["message"].as_str());
+        found.extend(texts.map(str::to_owned));
+    }
+    Ok(found)
+}
+
 /// Returns what is there of Weir's, of any kind: objects with its label, labels on Endpoints, amounts of nodes. The functions of the
 /// checks and events do not count.
 pub(crate) fn left_behind() -> anyhow::Result<Vec<String>> {
