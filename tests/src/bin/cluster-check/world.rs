@@ -259,6 +259,10 @@ pub(crate) fn snapshot() -> anyhow::Result<BTreeMap<String, Value>> {
                 metadata[key].take();
             }
             item["status"].take();
+            // Put together by Kubernetes from other roles, which are Weir's where it is there already.
+            if !item["aggregationRule"].is_null() {
+                item["rules"].take();
+            }
             // The commands that switch TLS, which are not Weir's, restart Knative's programs.
             for pointer in [
                 "/metadata/annotations/deployment.kubernetes.io~1revision",
@@ -334,7 +338,8 @@ pub(crate) fn left_behind() -> anyhow::Result<Vec<String>> {
         let labelled = kubectl::list(&[kind, "-A", "-l", "app.kubernetes.io/part-of=weir"]);
         found.extend(labelled.unwrap_or_default().iter().map(name));
     }
-    let skipped = "endpointslice.kubernetes.io/skip-mirror";
+    // Those of the API server itself have the label, too.
+    let skipped = "networking.internal.knative.dev/serviceType=Public,endpointslice.kubernetes.io/skip-mirror";
     let endpoints = kubectl::list(&["endpoints", "-A", "-l", skipped])?;
     found.extend(endpoints.iter().map(name));
     for node in kubectl::list(&["nodes"])? {
