@@ -23,7 +23,7 @@ const AUDIENCE: &str = "weir.dev";
 const CACHED: Duration = Duration::from_secs(60);
 /// Answers that are kept.
 const CACHED_MAX: usize = 1_024;
-/// Refusals that are kept apart from these, so that tokens which nobody knows push out none that are known.
+/// Refusals that are kept, apart from these: a flood of unknown tokens displaces no known one.
 const REFUSED_MAX: usize = 256;
 /// Bytes of a token, at most: those of service accounts have about 1,000.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_nobody_knows_push_out_none_that_are_known() {
+    fn unknown_tokens_displace_no_known_one() {
         let (mut known, now) = (Known::default(), Instant::now());
         known.insert("good", address(1), now, &Ok(Scope::All));
         for number in 0..10 * REFUSED_MAX {

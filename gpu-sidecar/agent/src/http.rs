@@ -76,7 +76,7 @@ pub(crate) async fn serve<H: Handler>(
     let tasks = TaskTracker::new();
     loop {
         let accepted = async {
-            // Where clients show who they are, they get a place then.
+            // Clients with certificates get a place after the handshake.
             let place = match terms.identity {
                 None => Arc::clone(&places).acquire_owned().await.ok(),
                 Some(_) => None,

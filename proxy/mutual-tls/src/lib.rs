@@ -252,8 +252,8 @@ pub fn is_program(stream: &TlsStream<TcpStream>, name: &str) -> bool {
     }
 }
 
-/// Connections whose clients have yet to show who they are. Of more than a number at a time the oldest gives way: clients that
-/// connect and stay silent keep nobody out, since a handshake takes milliseconds.
+/// Connections whose handshake is under way. Beyond a number of them the oldest is closed, so that silent connections exclude no
+/// other client: a handshake takes milliseconds.
 #[derive(Debug)]
 pub struct Strangers {
     most: usize,

@@ -42,7 +42,7 @@ const DATA_RIGHTS: [(&str, &str, &str, &str); 4] = [
     ("create", "authentication.k8s.io", "tokenreviews", ""),
     ("create", "authorization.k8s.io", "subjectaccessreviews", ""),
 ];
-/// A Lease that was not renewed for so many seconds is nobody's, unless clocks differ.
+/// Seconds after its last renewal from which a Lease counts as expired, unless clocks differ.
 const LEASE_SECONDS: i64 = 30;
 /// One that is held is renewed within this time.
 const RENEWAL_MAX: Duration = Duration::from_secs(5);

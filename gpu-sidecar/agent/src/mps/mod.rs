@@ -2,7 +2,7 @@
 //!
 //! A daemon is started in the foreground as a child, in a process group of its own: it outlives the agent, since the
 //! contexts of running programs end with it. An agent that is started anew finds it by its pipe directory and goes on with it.
-//! In containers, whose end ends all their processes, `gpu-sidecar mps` runs them apart from the agent ([`program`]).
+//! In containers, whose end ends all their processes, `gpu-sidecar mps` runs them apart from the agent (module `program`).
 //! A daemon that has ended is started again after 100 ms, and then after twice as long each time, up to 10 s.
 //!
 //! MPS gives a fault of one client to all: whoever was connected is told in an event. It isolates nobody from anybody; only
