@@ -430,14 +430,14 @@ impl Registry {
         for (name, _) in parts.pods.keys() {
             *pods_of.entry(name).or_default() += 1;
         }
+        let of_functions = by_function(&served);
         for running in parts.functions.values() {
             let function = &running.function;
-            let of_it = |served: &&Arc<LiveRevision>| Arc::ptr_eq(&served.function, function);
-            let Some(first) = served.iter().find(of_it) else {
+            let own = of_functions.get(&Arc::as_ptr(function));
+            let Some((own, first)) = own.and_then(|own| Some((own, own.first()?))) else {
                 continue;
             };
-            let own = served.iter().filter(of_it);
-            let pods = own.filter_map(|it| pods_of.get(&it.revision.name));
+            let pods = own.iter().filter_map(|it| pods_of.get(&it.revision.name));
             let pods: usize = pods.sum();
             let standing = function.standing();
             let counts = function.take_counts();
@@ -460,13 +460,15 @@ impl Registry {
     pub(crate) fn describe(&self, namespace: Option<&str>) -> serde_json::Value {
         let served = self.served();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_functions = by_function(&served);
         let functions = parts.functions.values().map(|running| &running.function);
         let functions =
             functions.filter(|function| namespace.is_none_or(|own| function.name.namespace == own));
         let functions = functions.map(|function| {
-            let variants = served
-                .iter()
-                .filter(|it| Arc::ptr_eq(&it.function, function));
+            let variants = of_functions
+                .get(&Arc::as_ptr(function))
+                .into_iter()
+                .flatten();
             let variants = variants.map(|it| {
                 let judged = it.metrics.judged();
                 serde_json::json!({
@@ -498,6 +500,16 @@ impl Registry {
         });
         serde_json::json!({ "functions": functions.collect::<Vec<_>>() })
     }
+}
+
+/// Returns the revisions of each function, which is known by its address.
+fn by_function(served: &[Arc<LiveRevision>]) -> HashMap<*const Function, Vec<&Arc<LiveRevision>>> {
+    let mut of_functions: HashMap<_, Vec<_>> = HashMap::new();
+    for revision in served {
+        let function = Arc::as_ptr(&revision.function);
+        of_functions.entry(function).or_default().push(revision);
+    }
+    of_functions
 }
 
 /// A revision that is served.
