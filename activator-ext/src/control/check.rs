@@ -87,7 +87,7 @@ impl Subject {
                 findings.push(Finding::open(
                     "weir",
                     "Weir is not installed".to_owned(),
-                    "kubectl apply -k manifests/overlays/kourier",
+                    "docs/install.md: kubectl apply -f manifests/rendered/kourier.yaml, or softgpu.yaml, with your images",
                 ));
                 return Ok(findings);
             }

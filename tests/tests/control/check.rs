@@ -103,7 +103,7 @@ async fn before_the_install_it_says_what_is_missing_and_how_to_install() {
     );
     assert!(
         page.ends_with(
-            "– weir: Weir is not installed\n    → kubectl apply -k manifests/overlays/kourier\n"
+            "– weir: Weir is not installed\n    → docs/install.md: kubectl apply -f manifests/rendered/kourier.yaml, or softgpu.yaml, with your images\n"
         ),
         "{page}"
     );

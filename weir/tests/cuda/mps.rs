@@ -108,6 +108,16 @@ fn what_is_set_for_all_clients_holds_for_each() {
 }
 
 #[test]
+fn a_memory_limit_is_of_the_memory_that_is_left_by_the_scale() {
+    let place = Place::new(&["--gpu", "H100", "--bytes", "16"]);
+    place.mps(&[]);
+    let own = [("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=512M")];
+    let mut limited = place.ready_with(&own);
+    limited.does("alloc 0 268435456");
+    assert_eq!(limited.result("alloc 1 268435456"), OUT_OF_MEMORY);
+}
+
+#[test]
 fn one_client_more_than_there_may_be_is_refused() {
     let place = with_daemon("H100");
     let most = Part::named("H100").unwrap().mps_clients;

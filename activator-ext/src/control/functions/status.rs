@@ -146,8 +146,13 @@ impl Function<'_> {
                 } else {
                     reason
                 };
-                let message = format!("{}: {message}", variant.revision);
-                return Condition::new("False", reason, message);
+                // Knative gives a reason alone where nothing has failed yet.
+                let text = if message.is_empty() {
+                    reason
+                } else {
+                    message.as_str()
+                };
+                return Condition::new("False", reason, format!("{}: {text}", variant.revision));
             }
         }
         let wrong = [attached, placed].into_iter().find(|it| !it.is_true());
@@ -317,6 +322,9 @@ mod tests {
         assert_eq!(conditions(&function)[1].1, "Unknown");
         function.variants[0].not_ready = Some(("ExitCode1".to_owned(), "it ends".to_owned()));
         assert_eq!(conditions(&function)[0].2, "ExitCode1");
+        function.variants[0].not_ready = Some(("Deploying".to_owned(), String::new()));
+        let status = function.status(Time::ZERO, "2026-01-01T00:00:00Z", 1, &Value::Null);
+        assert_eq!(status["conditions"][0]["message"], "f-00001: Deploying");
     }
 
     #[test]

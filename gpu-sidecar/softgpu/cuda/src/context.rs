@@ -103,7 +103,8 @@ impl Driver {
             .mps
             .as_ref()
             .and_then(|mps| mps.limit(on.unit, on.gpu, &uuid));
-        let limit = limit.map_or(u64::MAX, |limit| limit / u64::from(self.config.bytes));
+        // Of the memory that the program sees, which is scaled already.
+        let limit = limit.unwrap_or(u64::MAX);
         let mps = self.mps.as_ref().map_or(0, |mps| mps.server + 1);
         let words = [u64::from(on.unit), percentage, limit, mps];
         let answer = self.request(&Message::new(Ask::Context, &words))?;
