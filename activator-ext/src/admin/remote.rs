@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use mutual_tls::{Identity, Strangers, is_program, name_of};
+use mutual_tls::{Identity, PendingHandshakes, is_program, name_of};
 use proxy::body::ProxyBody;
 use proxy::respond;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,12 +23,12 @@ use tokio::sync::{Semaphore, oneshot};
 use super::access::{Access, NoAccess};
 use super::{Functions, Scope};
 
-/// Connections of clients with tokens at a time, whose owners are known with each request alone …
+/// Connections of clients with tokens at a time …
 const CLIENTS_MAX: usize = 64;
-/// … and of role `control`, which others keep out of nothing.
+/// … and of role `control` and the pod's own loopback, which the others do not take up.
 const CONTROLS_MAX: usize = 16;
 /// Connections in a handshake; of more the oldest gives way.
-const STRANGERS_MAX: usize = 256;
+const HANDSHAKES_MAX: usize = 256;
 /// A head has come within this time, and an idle connection is kept for as long.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// Bytes of a head, at most.
@@ -63,7 +63,7 @@ impl Remote {
             clients: Semaphore::new(CLIENTS_MAX),
             controls: Semaphore::new(CONTROLS_MAX),
         });
-        let mut strangers = Strangers::new(STRANGERS_MAX);
+        let mut handshakes = PendingHandshakes::new(HANDSHAKES_MAX);
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -74,15 +74,15 @@ impl Remote {
                 }
             };
             let (own, places) = (Arc::clone(&self), Arc::clone(&places));
-            let gives_way = strangers.admit();
-            tokio::spawn(async move { own.connection(stream, gives_way, &places).await });
+            let displaced = handshakes.begin();
+            tokio::spawn(async move { own.connection(stream, displaced, &places).await });
         }
     }
 
     async fn connection(
         self: Arc<Self>,
         stream: TcpStream,
-        gives_way: oneshot::Receiver<()>,
+        displaced: oneshot::Receiver<()>,
         places: &Places,
     ) {
         // It only makes answers later.
@@ -92,7 +92,7 @@ impl Remote {
         };
         let from = peer.ip().to_canonical();
         if stream.local_addr().is_ok_and(|local| is_own(local.ip())) {
-            drop(gives_way);
+            drop(displaced);
             if let Ok(_place) = places.controls.acquire().await {
                 self.exchange(stream, None).await;
             }
@@ -100,7 +100,7 @@ impl Remote {
         }
         let shaken = tokio::select! {
             shaken = self.identity.accept_any(stream) => shaken,
-            _late = gives_way => return,
+            _late = displaced => return,
         };
         match shaken {
             Ok(stream) if is_program(&stream, &name_of("control")) => {
@@ -177,7 +177,7 @@ fn bearer(head: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Makes a refusal, after which the connection ends: it is another client's.
+/// Returns a refusal, after which the connection ends: another client may need its place.
 fn refuse(refusal: &NoAccess) -> Response<ProxyBody> {
     let mut answer = refusal_of(refusal);
     let close = HeaderValue::from_static("close");
@@ -199,7 +199,7 @@ fn refusal_of(refusal: &NoAccess) -> Response<ProxyBody> {
             respond::error(StatusCode::FORBIDDEN, &text)
         }
         NoAccess::TooMany => {
-            let text = "too many tokens from this address were refused within a minute";
+            let text = "too many tokens from this address were refused; try again in a minute";
             respond::error(StatusCode::TOO_MANY_REQUESTS, text)
         }
         NoAccess::Unavailable => {

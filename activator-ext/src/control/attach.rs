@@ -169,8 +169,8 @@ impl Attacher {
         }
     }
 
-    /// Whether this process may take steps: it leads, or Weir leaves the cluster. Then the Lease goes with its namespace, and nobody
-    /// can have it any more; all that is done is to detach, which several may do at a time.
+    /// Whether this process may take steps: it leads, or Weir leaves the cluster. In the second case the Lease goes with its namespace
+    /// and no process can hold it; only detaching is left, which several processes may do at a time.
     fn may_write(&self) -> bool {
         self.candidate.leads() || self.cluster.is_leaving()
     }

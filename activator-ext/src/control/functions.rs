@@ -123,7 +123,7 @@ impl Functions {
             tick.tick().await;
             let gathered = self.gather(&mut memory).await;
             self.say_unrouted(&gathered, &mut memory).await;
-            if gathered.is_blind {
+            if gathered.is_unanswered {
                 // What was written stays: nothing is known that is not older.
                 tracing::warn!("no pod of role `data` says how functions stand");
                 continue;

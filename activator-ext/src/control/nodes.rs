@@ -282,7 +282,7 @@ impl Nodes {
 /// Returns the agents' nodes and addresses.
 ///
 /// # Errors
-/// The API's, but for that nobody may look for agents: there are none then.
+/// The API's, except 403 and 404: where the component agent is not installed, there is neither a right nor a namespace.
 pub(crate) async fn agents(
     client: &Client,
     namespace: &str,

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use mutual_tls::{Identity, Strangers, is_program, name_of};
+use mutual_tls::{Identity, PendingHandshakes, is_program, name_of};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 /// Connections of one listener at a time; who comes later waits.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// Connections of others than the loopback whose clients have not shown a certificate yet; of more the oldest gives way.
-const STRANGERS_MAX: usize = 256;
+const HANDSHAKES_MAX: usize = 256;
 /// Bytes of a request's head, at most.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The same for HTTP/2.
@@ -72,7 +72,7 @@ pub(crate) async fn serve<H: Handler>(
     cancel: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut strangers = Strangers::new(STRANGERS_MAX);
+    let mut handshakes = PendingHandshakes::new(HANDSHAKES_MAX);
     let tasks = TaskTracker::new();
     loop {
         let accepted = async {
@@ -103,20 +103,19 @@ pub(crate) async fn serve<H: Handler>(
         let identity = terms.identity.clone().filter(|_| !is_local);
         let lifetime = terms.lifetime;
         let places = Arc::clone(&places);
-        let gives_way = identity.as_ref().map(|_| strangers.admit());
+        let handshake = identity.map(|identity| (identity, handshakes.begin()));
         tasks.spawn(async move {
-            let mut place = place;
-            let (Some(identity), Some(gives_way)) = (identity, gives_way) else {
-                if place.is_none() {
-                    place = places.acquire_owned().await.ok();
-                }
+            let Some((identity, displaced)) = handshake else {
+                let _place = match place {
+                    Some(place) => Some(place),
+                    None => places.acquire_owned().await.ok(),
+                };
                 connection(TokioIo::new(stream), handler, lifetime, cancel).await;
-                drop(place);
                 return;
             };
             let shaken = tokio::select! {
                 shaken = identity.accept(stream) => shaken,
-                _late = gives_way => return,
+                _late = displaced => return,
                 () = cancel.cancelled() => return,
             };
             match shaken {

@@ -42,7 +42,7 @@ const SCRAPE_LIFETIME: Duration = Duration::from_secs(300);
 /// The service's thread has this long to end.
 const SERVICE_SPAN: Duration = Duration::from_secs(2);
 /// How often it is looked whether it has ended too early.
-const ALIVE_SPAN: Duration = Duration::from_millis(500);
+pub(crate) const ALIVE_SPAN: Duration = Duration::from_millis(500);
 
 /// What is not in the configuration file.
 #[derive(Debug, Clone, Copy, Default)]
@@ -104,18 +104,26 @@ struct Listening {
     metrics: SocketAddr,
 }
 
+/// Makes the folder in which programs of a node find each other.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn make_run_directory(directory: &Path) -> Result<(), RunError> {
+    let mut builder = DirBuilder::new();
+    let made = builder.recursive(true).mode(0o755).create(directory);
+    made.map_err(|error| RunError::File {
+        path: directory.to_path_buf(),
+        error,
+    })
+}
+
 /// Runs the agent until the process is told to end by SIGTERM or SIGINT.
 ///
 /// # Errors
 /// It cannot run, or its token service has ended.
 pub fn run(config: Config, options: RunOptions) -> Result<(), RunError> {
     let directory = config.node.run_directory.clone();
-    let file = |path: PathBuf| move |error| RunError::File { path, error };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(&directory)
-        .map_err(file(directory.clone()))?;
+    make_run_directory(&directory)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Scrapes and questions wait for figures there.

@@ -255,12 +255,12 @@ pub fn is_program(stream: &TlsStream<TcpStream>, name: &str) -> bool {
 /// Connections whose handshake is under way. Beyond a number of them the oldest is closed, so that silent connections exclude no
 /// other client: a handshake takes milliseconds.
 #[derive(Debug)]
-pub struct Strangers {
+pub struct PendingHandshakes {
     most: usize,
     waiting: VecDeque<oneshot::Sender<()>>,
 }
 
-impl Strangers {
+impl PendingHandshakes {
     /// So many at a time, at least 1.
     #[must_use]
     pub fn new(most: usize) -> Self {
@@ -271,7 +271,7 @@ impl Strangers {
     }
 
     /// Takes another. Returns what ends, with an error, when the connection is to give way; it is dropped once the client is known.
-    pub fn admit(&mut self) -> oneshot::Receiver<()> {
+    pub fn begin(&mut self) -> oneshot::Receiver<()> {
         self.waiting.retain(|own| !own.is_closed());
         if self.waiting.len() >= self.most {
             // Dropped, it ends what it was taken for.
@@ -307,14 +307,14 @@ mod tests {
 
     /// A client without a certificate.
     #[test]
-    fn of_too_many_strangers_the_oldest_gives_way_and_those_that_are_known_do_not_count() {
-        let mut strangers = Strangers::new(2);
-        let mut first = strangers.admit();
-        let second = strangers.admit();
+    fn of_too_many_handshakes_the_oldest_is_displaced_and_those_that_are_over_do_not_count() {
+        let mut handshakes = PendingHandshakes::new(2);
+        let mut first = handshakes.begin();
+        let second = handshakes.begin();
         drop(second);
-        let mut third = strangers.admit();
+        let mut third = handshakes.begin();
         assert_eq!(first.try_recv(), Err(TryRecvError::Empty));
-        let mut fourth = strangers.admit();
+        let mut fourth = handshakes.begin();
         assert_eq!(first.try_recv(), Err(TryRecvError::Closed));
         assert_eq!(third.try_recv(), Err(TryRecvError::Empty));
         assert_eq!(fourth.try_recv(), Err(TryRecvError::Empty));

@@ -42,7 +42,7 @@ const GENERATION: &str = "serving.knative.dev/configurationGeneration";
 pub(super) struct Gathered {
     pub(super) functions: BTreeMap<Name, Found>,
     /// Pods of role `data` are there, and none of them has said how functions stand.
-    pub(super) is_blind: bool,
+    pub(super) is_unanswered: bool,
     /// Agents that have not answered; 1 if it is not known which there are.
     pub(super) silent_agents: usize,
     /// Variants that no Route names, though their functions have others.
@@ -149,7 +149,8 @@ impl Functions {
             .collect();
         // By revision: addresses, and whether requests go there by all that know it.
         let mut instances: HashMap<Name, BTreeMap<String, bool>> = HashMap::new();
-        gathered.is_blind = !pods.is_empty() && answers.iter().all(|(_, answer)| answer.is_err());
+        gathered.is_unanswered =
+            !pods.is_empty() && answers.iter().all(|(_, answer)| answer.is_err());
         let mut counted = Vec::new();
         for (pod, answer) in answers {
             match answer {

@@ -3,8 +3,6 @@
 //! The end of a container ends all its processes, and the end of a daemon ends the contexts of all its clients. Where the agent
 //! is a pod, the daemons are in another, which an upgrade of agents leaves alone.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,12 +17,10 @@ use crate::node::Node;
 use crate::nvml::Nvml;
 use crate::nvml::real::Library;
 use crate::nvml::watch::{Change, Listener, Watcher};
-use crate::run::RunError;
+use crate::run::{ALIVE_SPAN, RunError, make_run_directory};
 use crate::state::{DeviceMemory, SlotKind};
 use crate::stop::Stop;
 
-/// The threads are looked at this often.
-const ALIVE_SPAN: Duration = Duration::from_millis(500);
 /// Locked by the program that runs; in the run directory.
 const LOCK_FILE: &str = "mps.lock";
 
@@ -34,14 +30,7 @@ const LOCK_FILE: &str = "mps.lock";
 /// Another keeps them in this run directory, or the kernel has no threads or descriptors left.
 pub(crate) fn run(config: Config) -> Result<(), RunError> {
     let directory = config.node.run_directory.clone();
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(&directory)
-        .map_err(|error| RunError::File {
-            path: directory.clone(),
-            error,
-        })?;
+    make_run_directory(&directory)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -299,7 +299,7 @@ fn a_refusal_is_said_in_the_agents_words_and_leaves_nothing() {
         assert!(why.contains(text), "{why}");
         assert!(!kubelet.inside(&kubelet.target(UID)).exists());
         assert!(!kubelet.node.run().join("pods").join(UID).exists());
-        // It is known for a while to those who ask.
+        // The control API reports it for a while.
         let refused = kubelet.node.get("/v1/instances")["refused"].clone();
         let refused: Vec<_> = refused.as_array().unwrap().iter().collect();
         assert_eq!(refused.len(), 1, "{refused:?}");
