@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
@@ -18,7 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ClientCertVerifierBuilder, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -65,7 +64,7 @@ impl std::fmt::Debug for Pem {
 /// What a program is among Weir's programs.
 #[derive(Debug, Default)]
 pub struct Identity {
-    current: ArcSwapOption<Current>,
+    current: watch::Sender<Option<Arc<Current>>>,
 }
 
 #[derive(Debug)]
@@ -143,18 +142,29 @@ impl Identity {
     /// # Errors
     /// They cannot be used; those before them stay.
     pub fn set(&self, pem: Pem) -> Result<bool, IdentityError> {
-        if self.current.load().as_ref().map(|current| &current.pem) == Some(&pem) {
+        if self.current().is_some_and(|current| current.pem == pem) {
             return Ok(false);
         }
         let current = Current::new(pem)?;
-        self.current.store(Some(Arc::new(current)));
+        self.current.send_replace(Some(Arc::new(current)));
         Ok(true)
     }
 
     /// Whether there is a certificate.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        self.current.load().is_some()
+        self.current.borrow().is_some()
+    }
+
+    fn current(&self) -> Option<Arc<Current>> {
+        self.current.borrow().clone()
+    }
+
+    /// Returns the certificate, once there is one: a connection may come before the files are first read.
+    async fn present(&self) -> io::Result<Arc<Current>> {
+        let mut changes = self.current.subscribe();
+        let current = changes.wait_for(Option::is_some).await;
+        current.ok().and_then(|it| it.clone()).ok_or_else(unknown)
     }
 
     /// Keeps to the files of a folder, for ever. What is missing may come later.
@@ -203,21 +213,25 @@ impl Identity {
     /// Shakes hands as a server.
     ///
     /// # Errors
-    /// There is no certificate yet, or the client has none of the same authority, or none in time.
+    /// There is no certificate within 10 s, or the client has none of the same authority, or shows none in that time.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let current = self.current.load_full().ok_or_else(unknown)?;
-        let acceptor = TlsAcceptor::from(Arc::clone(&current.server));
-        in_time(acceptor.accept(stream)).await
+        in_time(async {
+            let acceptor = TlsAcceptor::from(Arc::clone(&self.present().await?.server));
+            acceptor.accept(stream).await
+        })
+        .await
     }
 
     /// Shakes hands as a server, also with a client that has no certificate. [`is_program`] says whether it has one.
     ///
     /// # Errors
-    /// There is no certificate yet, or the client has one of another authority, or nothing in time.
+    /// There is no certificate within 10 s, or the client has one of another authority, or sends nothing in that time.
     pub async fn accept_any(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let current = self.current.load_full().ok_or_else(unknown)?;
-        let acceptor = TlsAcceptor::from(Arc::clone(&current.open_server));
-        in_time(acceptor.accept(stream)).await
+        in_time(async {
+            let acceptor = TlsAcceptor::from(Arc::clone(&self.present().await?.open_server));
+            acceptor.accept(stream).await
+        })
+        .await
     }
 
     /// Shakes hands as a client of the program whose certificate is for `name`.
@@ -229,7 +243,7 @@ impl Identity {
         stream: TcpStream,
         name: &str,
     ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-        let current = self.current.load_full().ok_or_else(unknown)?;
+        let current = self.current().ok_or_else(unknown)?;
         let connector = TlsConnector::from(Arc::clone(&current.client));
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         in_time(connector.connect(name, stream)).await
@@ -400,7 +414,21 @@ mod tests {
         let mut mixed = other.pem("control.weir.dev");
         mixed.authorities = own.pem.clone().into();
         assert!(!speak(&server, &identity(mixed), "agent.weir.dev").await);
-        assert!(!speak(&Identity::default(), &client, "agent.weir.dev").await);
+        assert!(!speak(&server, &Identity::default(), "agent.weir.dev").await);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_comes_before_the_certificate_waits_for_it() {
+        let authority = Authority::new();
+        let server = Identity::default();
+        let client = identity(authority.pem("control.weir.dev"));
+        let set = async {
+            // The other two are polled first: the connection is there, and nothing to answer it with.
+            tokio::task::yield_now().await;
+            server.set(authority.pem("agent.weir.dev")).unwrap()
+        };
+        let (spoke, is_new) = tokio::join!(speak(&server, &client, "agent.weir.dev"), set);
+        assert!(spoke && is_new);
     }
 
     #[tokio::test]
@@ -409,7 +437,7 @@ mod tests {
         let server = identity(own.pem(&name_of("activator")));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut nobody = (*identity(own.pem("x")).current.load_full().unwrap().client).clone();
+        let mut nobody = (*identity(own.pem("x")).current().unwrap().client).clone();
         nobody.client_auth_cert_resolver = Arc::new(NoClientAuth);
         let clients = [
             Some(identity(own.pem(&name_of("control")))),
@@ -420,7 +448,7 @@ mod tests {
             let stream = TcpStream::connect(address).await.unwrap();
             let name = ServerName::try_from(name_of("activator")).unwrap();
             let connector = match client {
-                Some(client) => Arc::clone(&client.current.load_full().unwrap().client),
+                Some(client) => Arc::clone(&client.current().unwrap().client),
                 None => Arc::new(nobody.clone()),
             };
             let connector = TlsConnector::from(connector);
