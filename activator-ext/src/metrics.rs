@@ -1,11 +1,11 @@
 //! Weir's metrics of functions (design 4.4), served on 9476.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use policy::Span;
 use policy::routing::{EjectReason, RouteReason};
-use policy::slo::{Ending, is_in_time, is_judged};
+use policy::slo::{MissReason, Verdict, judge};
 use prometheus::proto::MetricFamily;
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -13,6 +13,7 @@ use prometheus::{
 };
 use proxy::exchange::{Recorder, RequestSummary};
 use proxy::outcome::Outcome;
+use proxy::process_metrics::ProcessMetrics;
 
 use crate::autoscaler::Reports;
 use crate::source::SourceFailures;
@@ -77,6 +78,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
     in_time: IntCounterVec,
+    missed: IntCounterVec,
     hold: HistogramVec,
     cold_start: HistogramVec,
     waiting: IntGaugeVec,
@@ -84,24 +86,33 @@ pub(crate) struct Metrics {
     decisions: IntCounterVec,
     ejections: IntCounterVec,
     objective: GaugeVec,
+    objective_ratio: GaugeVec,
     passed: [IntCounter; PassReason::ALL.len()],
     reports: IntCounterVec,
     view_failures: IntCounterVec,
     certificate_failures: IntCounter,
     dropped_lines: IntCounter,
     revisions: IntGauge,
+    process: ProcessMetrics,
 }
 
 /// Counts the requests of one revision.
 #[derive(Debug)]
 pub(crate) struct RevisionMetrics {
     requests: [IntCounter; Outcome::ALL.len()],
-    /// With the objective.
-    in_time: Option<(IntCounter, Span)>,
-    /// Requests that count for the objective.
-    judged: Arc<AtomicU64>,
+    objective: Option<Attainment>,
+    /// `namespace/revision`.
+    revision: String,
     hold: Histogram,
     cold_start: Histogram,
+}
+
+/// Requests judged against an objective.
+#[derive(Debug)]
+struct Attainment {
+    objective: Span,
+    in_time: IntCounter,
+    missed: [IntCounter; MissReason::ALL.len()],
 }
 
 /// The process's figures as they stand.
@@ -167,14 +178,7 @@ impl Metrics {
             "Requests that went to Knative's own activator unchanged, by why.",
             &["reason"],
         )?;
-        let build = GaugeVec::new(
-            Opts::new("weir_build_info", "1; the label says which build this is."),
-            &["version"],
-        )?;
-        build
-            .with_label_values(&[proxy::process_log::COMMIT])
-            .set(1.0);
-        registry.register(Box::new(build))?;
+        let process = ProcessMetrics::register(&registry)?;
         let revisions = IntGauge::new("weir_revisions", "Revisions that are served here.")?;
         registry.register(Box::new(revisions.clone()))?;
         let objective = GaugeVec::new(
@@ -185,6 +189,14 @@ impl Metrics {
             &REVISION_LABELS,
         )?;
         registry.register(Box::new(objective.clone()))?;
+        let objective_ratio = GaugeVec::new(
+            Opts::new(
+                "weir_slo_objective_ratio",
+                "The part of requests to be answered within the objective.",
+            ),
+            &REVISION_LABELS,
+        )?;
+        registry.register(Box::new(objective_ratio.clone()))?;
         Ok(Self {
             requests: counter(
                 "weir_function_requests_total",
@@ -200,6 +212,16 @@ impl Metrics {
                 "weir_function_requests_in_time_total",
                 "Requests answered without a server error within the objective.",
                 &REVISION_LABELS,
+            )?,
+            missed: counter(
+                "weir_function_requests_missed_total",
+                "Requests that missed the objective, by why.",
+                &[
+                    REVISION_LABELS[0],
+                    REVISION_LABELS[1],
+                    REVISION_LABELS[2],
+                    "reason",
+                ],
             )?,
             hold: histogram(
                 "weir_function_hold_seconds",
@@ -230,6 +252,7 @@ impl Metrics {
                 &with("reason"),
             )?,
             objective,
+            objective_ratio,
             passed: PassReason::ALL.map(|reason| passed.with_label_values(&[reason.name()])),
             view_failures: counter(
                 "weir_view_failures_total",
@@ -250,18 +273,15 @@ impl Metrics {
                 "Lines that standard output did not take in time.",
             )?,
             revisions,
+            process,
             registry,
         })
     }
 
-    /// Returns the counters of a revision, which are exported from now on. They go on where those of `before` are, which is the
-    /// revision as it was, with the counters of then; without it they begin at 0.
+    /// Returns the counters of a revision, which are exported from now on, at 0. Those of a revision that is exported already under
+    /// the same labels go on.
     #[must_use]
-    pub(crate) fn revision(
-        &self,
-        revision: &Revision,
-        before: Option<(&Revision, &RevisionMetrics)>,
-    ) -> Arc<RevisionMetrics> {
+    pub(crate) fn revision(&self, revision: &Revision) -> Arc<RevisionMetrics> {
         let name = &revision.name;
         let labels = [&*name.namespace, revision.label(), &*name.name];
         let [namespace, function, own] = labels;
@@ -270,18 +290,24 @@ impl Metrics {
             self.objective
                 .with_label_values(&labels)
                 .set(slo.as_secs_f64());
+            self.objective_ratio
+                .with_label_values(&labels)
+                .set(revision.settings.slo_percentile / 100.0);
         }
         Arc::new(RevisionMetrics {
             requests: Outcome::ALL.map(|outcome| {
                 self.requests
                     .with_label_values(&[namespace, function, own, outcome.name()])
             }),
-            in_time: slo.map(|slo| (self.in_time.with_label_values(&labels), slo.into())),
-            // Series go on by their labels, and this one with them.
-            judged: before
-                .filter(|(own, _)| own.label() == revision.label())
-                .map(|(_, metrics)| Arc::clone(&metrics.judged))
-                .unwrap_or_default(),
+            objective: slo.map(|slo| Attainment {
+                objective: slo.into(),
+                in_time: self.in_time.with_label_values(&labels),
+                missed: MissReason::ALL.map(|reason| {
+                    self.missed
+                        .with_label_values(&[namespace, function, own, reason.name()])
+                }),
+            }),
+            revision: format!("{}/{}", name.namespace, name.name),
             hold: self.hold.with_label_values(&labels),
             cold_start: self.cold_start.with_label_values(&labels),
         })
@@ -298,10 +324,15 @@ impl Metrics {
                 self.requests
                     .remove_label_values(&[namespace, function, own, outcome.name()]);
         }
+        for reason in MissReason::ALL {
+            let labels = [namespace, function, own, reason.name()];
+            let _removed = self.missed.remove_label_values(&labels);
+        }
         let _removed = self.in_time.remove_label_values(&labels);
         let _removed = self.hold.remove_label_values(&labels);
         let _removed = self.cold_start.remove_label_values(&labels);
         let _removed = self.objective.remove_label_values(&labels);
+        let _removed = self.objective_ratio.remove_label_values(&labels);
     }
 
     /// A request goes to Knative's own activator.
@@ -361,6 +392,7 @@ impl Metrics {
         }
         raise(&self.certificate_failures, process.certificate_failures);
         raise(&self.dropped_lines, proxy::lines::stdout().dropped());
+        self.process.refresh();
         self.registry.gather()
     }
 }
@@ -391,30 +423,32 @@ pub(crate) struct Judged {
 impl RevisionMetrics {
     /// Returns how many requests have counted for the objective; none without one.
     pub(crate) fn judged(&self) -> Judged {
-        let in_time = self.in_time.as_ref().map_or(0, |(count, _)| count.get());
-        // Read later, it is not less.
-        let all = self.judged.load(Ordering::Relaxed);
-        Judged { all, in_time }
+        let Some(own) = &self.objective else {
+            return Judged::default();
+        };
+        let in_time = own.in_time.get();
+        let missed: u64 = own.missed.iter().map(IntCounter::get).sum();
+        Judged {
+            all: in_time + missed,
+            in_time,
+        }
     }
 }
 
 impl Recorder for RevisionMetrics {
     fn record(&self, ended: &RequestSummary) {
         self.requests[ended.outcome as usize].inc();
-        let Some((in_time, objective)) = &self.in_time else {
+        let Some(own) = &self.objective else {
             return;
         };
-        let took = (ended.response + ended.held).into();
-        let ending = match ended.outcome {
-            Outcome::Cancelled => Ending::Left,
-            Outcome::Malformed => Ending::Malformed,
-            _ => Ending::Served,
-        };
-        if is_judged(*objective, took, ending) {
-            self.judged.fetch_add(1, Ordering::Relaxed);
-        }
-        if ended.outcome == Outcome::Answered && is_in_time(*objective, took, ended.status) {
-            in_time.inc();
+        let took = ended.took().into();
+        match judge(own.objective, took, ended.ending(), &ended.parts) {
+            Verdict::InTime => own.in_time.inc(),
+            Verdict::Missed(reason) => {
+                own.missed[reason as usize].inc();
+                ended.log_missed(&self.revision, reason, own.objective);
+            }
+            Verdict::NotJudged => {}
         }
     }
 }

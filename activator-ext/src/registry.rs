@@ -321,8 +321,7 @@ impl Registry {
             tracing::warn!(revision = %revision.name, problem, "an annotation cannot be used");
         }
         let trust = settings::trust(settings);
-        let known = before.map(|before| (&before.revision, &*before.metrics));
-        let metrics = self.metrics.revision(revision, known);
+        let metrics = self.metrics.revision(revision);
         Arc::new(LiveRevision {
             function,
             deadlines: Deadlines::new(settings.slo, trust, revision.timeout),

@@ -23,8 +23,9 @@ use proxy::forward::{self, Passage, RequestKind, discard, note};
 use proxy::headers::{self, KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
 use proxy::malformed;
 use proxy::outcome::Outcome;
-use proxy::relay::{InFlight, Place, SERVER_TIMING, timing};
+use proxy::relay::{InFlight, Place};
 use proxy::respond;
+use proxy::server_timing::{self, SERVER_TIMING};
 use proxy::timeouts::{Expired, TimeLimits, Timeouts};
 use proxy::upstream::UpstreamError;
 use tokio::sync::watch;
@@ -279,6 +280,9 @@ impl Data {
         }
         let times = RequestTiming { budget, arrival };
         let is_cold = served.function.ready() == 0;
+        if let Some(exchange) = exchange.as_ref().filter(|_| is_cold) {
+            exchange.note_cold_start();
+        }
         let (counted, is_first) = served.stat.arrive(timeouts.arrival, is_cold);
         in_flight.place.counted = Some(counted);
         if is_first {
@@ -356,9 +360,14 @@ impl Data {
                     }
                     if let Some(exchange) = &exchange {
                         exchange.upstream_answered(response.status().as_u16());
+                        let part = |name| server_timing::read(response.headers(), name);
+                        exchange.note_upstream_parts(
+                            part(server_timing::QUEUE).unwrap_or_default(),
+                            part(server_timing::LOAD).unwrap_or_default(),
+                        );
                     }
                     let waited = begun.saturating_duration_since(timeouts.arrival);
-                    if let Some(value) = timing("hold", waited) {
+                    if let Some(value) = server_timing::entry("hold", waited) {
                         response.headers_mut().append(SERVER_TIMING, value);
                     }
                     let in_flight = std::mem::take(in_flight);

@@ -62,6 +62,22 @@ pub enum DispatchReason {
     Ageing,
 }
 
+impl DispatchReason {
+    /// All of them, each at the index of its number.
+    pub const ALL: [Self; 4] = [Self::Free, Self::Turn, Self::LateTurn, Self::Ageing];
+
+    /// Returns the value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Turn => "turn",
+            Self::LateTurn => "late",
+            Self::Ageing => "ageing",
+        }
+    }
+}
+
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefuseReason {

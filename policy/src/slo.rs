@@ -2,6 +2,10 @@
 
 use crate::{Span, Time};
 
+pub use verdict::{Ending, MissReason, Parts, Verdict, judge};
+
+mod verdict;
+
 /// The smallest budget that is handed on: a hop that has used up the budget still says "at once".
 pub const BUDGET_MIN: Span = Span::from_millis(1);
 
@@ -103,30 +107,24 @@ pub fn budget_left(budget: Span, arrival: Time, now: Time) -> Span {
     budget.less(now.since(arrival)).max(BUDGET_MIN)
 }
 
-/// Whether an answered request was in time: within the objective, waiting included, and without a server error.
-#[must_use]
-pub fn is_in_time(objective: Span, took: Span, status: u16) -> bool {
-    status < 500 && took <= objective
-}
-
-/// How a request ended, as far as its objective is concerned.
+/// The time between a dispatch and the request's latest start time; neither is negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// It was answered, refused, shed, broken off, or failed.
-    Served,
-    /// Its client left.
-    Left,
-    /// It could not be read.
-    Malformed,
+pub enum StartMargin {
+    /// The request starts so long before its latest start time, or at it.
+    Slack(Span),
+    /// It starts so long after it.
+    Lateness(Span),
 }
 
-/// Whether a request counts for its objective, met or missed: any but malformed ones and those whose client left within it.
-#[must_use]
-pub fn is_judged(objective: Span, took: Span, ending: Ending) -> bool {
-    match ending {
-        Ending::Served => true,
-        Ending::Left => took > objective,
-        Ending::Malformed => false,
+impl StartMargin {
+    /// Returns the margin of a request with this latest start time that starts at `now`.
+    #[must_use]
+    pub fn new(latest_start: Time, now: Time) -> Self {
+        if now > latest_start {
+            Self::Lateness(now.since(latest_start))
+        } else {
+            Self::Slack(latest_start.since(now))
+        }
     }
 }
 
@@ -143,22 +141,6 @@ mod tests {
         revision_timeout: Span::from_secs(300),
         trust: Trust::All,
     };
-
-    #[test]
-    fn in_time_is_within_the_objective_and_no_server_error() {
-        let objective = Span::from_millis(200);
-        for (millis, status, in_time) in [
-            (200, 200, true),
-            (201, 200, false),
-            (1, 404, true),
-            (1, 500, false),
-        ] {
-            assert_eq!(
-                is_in_time(objective, Span::from_millis(millis), status),
-                in_time
-            );
-        }
-    }
 
     fn objective(signals: Signals) -> Option<u64> {
         let deadline = signals.deadline(ARRIVAL);
@@ -350,11 +332,16 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_leaves_within_the_objective_judges_nobody() {
-        let objective = Span::from_millis(100);
-        let judged = |took, ending| is_judged(objective, Span::from_millis(took), ending);
-        assert!(judged(1, Ending::Served) && judged(1_000, Ending::Served));
-        assert!(!judged(100, Ending::Left) && judged(101, Ending::Left));
-        assert!(!judged(1_000, Ending::Malformed));
+    fn a_margin_is_never_negative_and_a_start_in_time_has_slack() {
+        let (early, late) = (Time(1_000), Time(5_000));
+        assert_eq!(
+            StartMargin::new(late, early),
+            StartMargin::Slack(Span(4_000))
+        );
+        assert_eq!(StartMargin::new(late, late), StartMargin::Slack(Span::ZERO));
+        assert_eq!(
+            StartMargin::new(early, late),
+            StartMargin::Lateness(Span(4_000))
+        );
     }
 }

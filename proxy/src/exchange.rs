@@ -11,16 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, Uri, Version};
+use policy::Span;
+use policy::slo::{Ending, MissReason, Parts, StartMargin};
 use tokio::time::Instant;
 
 use crate::connection::Client;
 use crate::headers;
 use crate::instruments::{HttpInstruments, Measurement, UpstreamMeasurement};
+use crate::missed::MissedRequest;
 use crate::outcome::Outcome;
 use crate::request_log::RequestLog;
 use crate::template::Record;
 use crate::tls::Negotiated;
-use crate::traces::{Spans, Traces};
+use crate::traces::{Spans, TraceIds, Traces};
 
 /// The status of a request whose client left before an answer: nginx's, understood by most tools.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -40,6 +43,50 @@ pub struct RequestSummary {
     pub held: Duration,
     /// From arrival to dispatch, and from dispatch to the end of the upstream's answer; `None`: it was not dispatched.
     pub dispatched: Option<(Duration, Duration)>,
+    /// How long before or after its latest start time it was dispatched; `None`: it has none, or was not dispatched.
+    pub margin: Option<StartMargin>,
+    /// What its time went to, as far as this hop knows.
+    pub parts: Parts,
+    /// Its trace, if it has one.
+    pub trace: Option<TraceIds>,
+}
+
+impl RequestSummary {
+    /// Returns how it ended, as far as its objective is concerned.
+    #[must_use]
+    pub const fn ending(&self) -> Ending {
+        match self.outcome {
+            Outcome::Answered => Ending::Answered {
+                status: self.status,
+            },
+            Outcome::Refused => Ending::Refused,
+            Outcome::Shed => Ending::Shed,
+            Outcome::Timeout => Ending::Timeout,
+            Outcome::Failed => Ending::Failed,
+            Outcome::Cancelled => Ending::Left,
+            Outcome::Malformed => Ending::Malformed,
+        }
+    }
+
+    /// Writes into the process's log why it missed its objective; `revision` is `namespace/revision`.
+    pub fn log_missed(&self, revision: &str, reason: MissReason, objective: Span) {
+        let missed = MissedRequest {
+            revision,
+            reason,
+            objective: objective.as_secs_f64(),
+            took: self.took().as_secs_f64(),
+            parts: self.parts,
+            status: self.status,
+            trace: self.trace,
+        };
+        missed.log();
+    }
+
+    /// Returns the time from its first arrival in Weir to its end.
+    #[must_use]
+    pub fn took(&self) -> Duration {
+        self.response + self.held
+    }
 }
 
 /// Counts requests that have ended.
@@ -76,12 +123,18 @@ struct State {
     /// Those of the request, where they are logged.
     trailers: Option<HeaderMap>,
     spans: Option<Spans>,
+    trace: Option<TraceIds>,
     status: Option<u16>,
     outcome: Option<Outcome>,
     /// The response has been passed on whole.
     complete: bool,
     held: Duration,
+    /// It came while no instance served.
+    is_cold: bool,
+    margin: Option<StartMargin>,
     dispatched: Option<(Instant, SocketAddr)>,
+    /// Time in the queue of the instance, and for which its model was loaded, as its queue-proxy reports them.
+    upstream_parts: (Duration, Duration),
     upstream_head: Option<(Instant, u16)>,
     upstream_end: Option<Instant>,
 }
@@ -141,6 +194,12 @@ impl Observer {
             let peer = client.peer.ip().to_string();
             traces.begin(request, &peer, client.tls.is_some(), waits)
         });
+        let trace = match &spans {
+            Some(spans) => spans.ids(),
+            // Only the recorder asks for it.
+            None if self.recorder.is_some() => TraceIds::of(request.headers()),
+            None => None,
+        };
         Some(Arc::new(Exchange {
             observer: Arc::clone(self),
             arrival,
@@ -151,11 +210,15 @@ impl Observer {
                 fields,
                 trailers: None,
                 spans,
+                trace,
                 status: None,
                 outcome: None,
                 complete: false,
                 held: Duration::ZERO,
+                is_cold: false,
+                margin: None,
                 dispatched: None,
+                upstream_parts: (Duration::ZERO, Duration::ZERO),
                 upstream_head: None,
                 upstream_end: None,
             }),
@@ -218,6 +281,21 @@ impl Exchange {
         self.lock().held = held;
     }
 
+    /// It came while no instance served.
+    pub fn note_cold_start(&self) {
+        self.lock().is_cold = true;
+    }
+
+    /// It is dispatched so long before or after its latest start time.
+    pub fn note_margin(&self, margin: StartMargin) {
+        self.lock().margin = Some(margin);
+    }
+
+    /// The next hop of Weir held it in its queue for `queue`, and its model was loaded for `load`.
+    pub fn note_upstream_parts(&self, queue: Duration, load: Duration) {
+        self.lock().upstream_parts = (queue, load);
+    }
+
     /// The head of the upstream's answer has come.
     pub fn upstream_answered(&self, status: u16) {
         self.lock().upstream_head = Some((Instant::now(), status));
@@ -256,6 +334,28 @@ impl Exchange {
     }
 }
 
+impl State {
+    /// Returns what a request's time went to: `response` is all of it here, `dispatched` as in [`RequestSummary`].
+    fn parts(&self, response: Duration, dispatched: Option<(Duration, Duration)>) -> Parts {
+        let (wait, at_upstream) = dispatched.unwrap_or((response, Duration::ZERO));
+        let (cold_start, wait) = if self.is_cold {
+            (wait, Duration::ZERO)
+        } else {
+            (Duration::ZERO, wait)
+        };
+        // What another process reports is at most what was measured here.
+        let queue = self.upstream_parts.0.min(at_upstream);
+        let load = self.upstream_parts.1.min(at_upstream - queue);
+        Parts {
+            cold_start: cold_start.into(),
+            queue: (wait + self.held + queue).into(),
+            load: load.into(),
+            execution: (at_upstream - queue - load).into(),
+            ..Parts::default()
+        }
+    }
+}
+
 impl Drop for Exchange {
     fn drop(&mut self) {
         let now = Instant::now();
@@ -281,6 +381,9 @@ impl Drop for Exchange {
                 response,
                 held: state.held,
                 dispatched,
+                margin: state.margin,
+                parts: state.parts(response, dispatched),
+                trace: state.trace,
             });
         }
         if let Some(spans) = state.spans.take() {

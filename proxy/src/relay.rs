@@ -10,11 +10,10 @@ use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use annotations::MidStreamTimeout;
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use tokio::task::AbortHandle;
@@ -26,10 +25,9 @@ use crate::headers;
 use crate::io::{ConnectionState, Serving};
 use crate::limits::HEAD_LINES_MAX;
 use crate::outcome::Outcome;
+use crate::server_timing::{self, SERVER_TIMING};
 use crate::timeouts::Timeouts;
 use crate::upstream::{Connection, Stream, Upstream};
-
-pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// So many frames are passed on in one turn of the task. An upstream that sends a byte at a time would
 /// otherwise keep all others waiting for as long as its bytes are there.
@@ -476,7 +474,7 @@ impl<P: Place> Relay<P> {
 
     fn server_timing(&self) -> Option<HeaderValue> {
         self.server_timing_since
-            .and_then(|since| timing("exec", since.elapsed()))
+            .and_then(|since| server_timing::entry("exec", since.elapsed()))
     }
 
     /// A timeout struck in the midst of the response.
@@ -543,11 +541,6 @@ impl<P> Drop for Relay<P> {
             .take();
         drop(live);
     }
-}
-
-/// A `Server-Timing` entry (W3C Server Timing): milliseconds to the microsecond.
-pub fn timing(name: &str, span: Duration) -> Option<HeaderValue> {
-    HeaderValue::try_from(format!("{name};dur={:.3}", span.as_secs_f64() * 1e3)).ok()
 }
 
 /// The end of a chunked message with trailers, RFC 9112 7.1.

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use http::{HeaderMap, Method, Request};
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
-    Span as _, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _,
+    Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceId, Tracer as _,
     TracerProvider as _,
 };
 use opentelemetry::{Context, KeyValue};
@@ -41,6 +41,40 @@ pub struct SpanNames {
     pub proxy: &'static str,
     /// The span of the wait for a place.
     pub wait: &'static str,
+}
+
+/// The names of a request's trace and of the span in it that is this program's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceIds {
+    trace: TraceId,
+    span: SpanId,
+}
+
+impl TraceIds {
+    /// Returns those that the request came with (`traceparent`, W3C Trace Context), where this program makes no spans.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        if !headers.contains_key("traceparent") {
+            return None;
+        }
+        let extractor = HeaderExtractor(headers);
+        let context =
+            TraceContextPropagator::new().extract_with_context(&Context::new(), &extractor);
+        Self::within(context.span().span_context())
+    }
+
+    fn within(context: &SpanContext) -> Option<Self> {
+        context.is_valid().then(|| Self {
+            trace: context.trace_id(),
+            span: context.span_id(),
+        })
+    }
+
+    /// Returns both as hexadecimal digits: of the trace, and of the span.
+    #[must_use]
+    pub fn texts(self) -> (String, String) {
+        (self.trace.to_string(), self.span.to_string())
+    }
 }
 
 /// The spans of one request.
@@ -134,6 +168,12 @@ impl Traces {
 }
 
 impl Spans {
+    /// Returns the names of the trace and of the server's span.
+    #[must_use]
+    pub fn ids(&self) -> Option<TraceIds> {
+        TraceIds::within(self.server.span_context())
+    }
+
     /// It has a place at the upstream, or will get none.
     fn admitted(&mut self) {
         if let Some(mut wait) = self.wait.take() {

@@ -14,7 +14,7 @@ use policy::class;
 use policy::gate::{self, Action, Arrival, DispatchReason, Gate, Late, RefuseReason, Settings};
 use policy::profile::{ClassId, Profile};
 use policy::queue::Ticket;
-use policy::slo::Deadline;
+use policy::slo::{Deadline, StartMargin};
 use policy::{RequestId, Span, Time};
 use tokio::sync::Notify;
 
@@ -60,7 +60,7 @@ struct State {
     actions: Vec<Action>,
     next_id: u64,
     /// By [`DispatchReason`].
-    dispatches: [u64; 4],
+    dispatches: [u64; DispatchReason::ALL.len()],
 }
 
 /// What becomes of a request that waited.
@@ -76,6 +76,8 @@ pub(crate) struct Permit {
     class: ClassId,
     /// When the request got the place.
     pub since: Time,
+    /// How long that was before or after its latest start time; `None` without an objective.
+    pub margin: Option<StartMargin>,
     completed: bool,
 }
 
@@ -84,6 +86,8 @@ pub(crate) struct Permit {
 pub(crate) struct Acquire {
     admission: Arc<Admission>,
     claim: Claim,
+    /// As estimated on arrival.
+    latest_start: Time,
     /// While it waits: its ticket, and where its waiter stands.
     waiting: Option<(Ticket, WaiterId)>,
 }
@@ -102,7 +106,7 @@ impl Admission {
                 waiters: Waiters::default(),
                 actions: Vec::new(),
                 next_id: 0,
-                dispatches: [0; 4],
+                dispatches: [0; DispatchReason::ALL.len()],
             }),
             clock,
             joined: Notify::new(),
@@ -115,6 +119,7 @@ impl Admission {
         Acquire {
             admission: self,
             claim,
+            latest_start: Time::NEVER,
             waiting: None,
         }
     }
@@ -126,14 +131,9 @@ impl Admission {
     }
 
     /// How many requests were dispatched since the start, by why it was their turn.
-    pub(crate) fn dispatches(&self) -> [(&'static str, u64); 4] {
+    pub(crate) fn dispatches(&self) -> [(DispatchReason, u64); DispatchReason::ALL.len()] {
         let counts = self.lock().dispatches;
-        [
-            ("free", counts[DispatchReason::Free as usize]),
-            ("turn", counts[DispatchReason::Turn as usize]),
-            ("late", counts[DispatchReason::LateTurn as usize]),
-            ("ageing", counts[DispatchReason::Ageing as usize]),
-        ]
+        DispatchReason::ALL.map(|reason| (reason, counts[reason as usize]))
     }
 
     /// Sheds requests at the moment they become late, for ever. Returns at once where none are shed.
@@ -212,6 +212,11 @@ impl Acquire {
             admission: Arc::clone(&self.admission),
             class: self.claim.class,
             since,
+            margin: self
+                .claim
+                .deadline
+                .objective
+                .map(|_| StartMargin::new(self.latest_start, since)),
             completed: false,
         }
     }
@@ -221,13 +226,12 @@ impl Acquire {
         let mut state = self.admission.lock();
         let id = RequestId(state.next_id);
         state.next_id += 1;
+        let execution = state.profile.estimate(self.claim.class);
+        self.latest_start = self.claim.deadline.latest_start(execution, Span::ZERO);
         let arrival = Arrival {
             id,
             at: self.claim.arrival,
-            key: self
-                .claim
-                .deadline
-                .latest_start(state.profile.estimate(self.claim.class), Span::ZERO),
+            key: self.latest_start,
             objective: self.claim.deadline.objective.unwrap_or_default(),
             kept: false,
         };

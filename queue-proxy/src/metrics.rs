@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use opentelemetry::metrics::{Histogram, MeterProvider};
 use policy::Span;
-use policy::slo::is_in_time;
+use policy::gate::DispatchReason;
+use policy::slo::{MissReason, StartMargin, Verdict, judge};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
 use proxy::exchange::{Recorder, RequestSummary};
 use proxy::instruments::DURATION_BOUNDS;
 use proxy::outcome::Outcome;
+use proxy::process_metrics::ProcessMetrics;
 
 use crate::admission::Admission;
 use crate::config::Config;
@@ -20,6 +22,10 @@ use crate::config::Config;
 const WEIR_DURATION_BOUNDS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
+];
+/// Bounds of the time between a dispatch and the latest start time, in seconds.
+const MARGIN_BOUNDS: [f64; 13] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
 ];
 /// The scope under which Knative's queue-proxy reports: dashboards select by it.
 const SERVING_SCOPE: &str = "knative.dev/serving/pkg/queue";
@@ -54,8 +60,11 @@ pub(crate) fn invocation_duration(provider: &impl MeterProvider) -> Histogram<f6
 #[derive(Debug)]
 pub(crate) struct WeirMetrics {
     requests: [IntCounter; Outcome::ALL.len()],
-    /// With the objective.
-    in_time: Option<(IntCounter, Span)>,
+    objective: Option<Attainment>,
+    /// `namespace/revision`.
+    revision: String,
+    slack: prometheus::Histogram,
+    lateness: prometheus::Histogram,
     wait: prometheus::Histogram,
     execution: prometheus::Histogram,
     response: prometheus::Histogram,
@@ -68,7 +77,16 @@ pub(crate) struct WeirMetrics {
     disbelieved_probes: IntCounter,
     certificate_failures: IntCounter,
     dropped_lines: IntCounter,
+    process: ProcessMetrics,
     registry: Registry,
+}
+
+/// Requests judged against an objective.
+#[derive(Debug)]
+struct Attainment {
+    objective: Span,
+    in_time: IntCounter,
+    missed: [IntCounter; MissReason::ALL.len()],
 }
 
 /// What is counted elsewhere, since the start.
@@ -124,12 +142,13 @@ impl WeirMetrics {
             gauge.set(value);
             registry.register(Box::new(gauge))
         };
-        let histogram = |name, help| {
-            let opts = HistogramOpts::from(opts(name, help)).buckets(WEIR_DURATION_BOUNDS.to_vec());
+        let histogram_of = |name, help, bounds: &[f64]| {
+            let opts = HistogramOpts::from(opts(name, help)).buckets(bounds.to_vec());
             let histogram = HistogramVec::new(opts, &[])?;
             registry.register(Box::new(histogram.clone()))?;
             histogram.get_metric_with_label_values::<&str>(&[])
         };
+        let histogram = |name, help| histogram_of(name, help, &WEIR_DURATION_BOUNDS);
         let vec = |name, help, label| {
             let vec = IntCounterVec::new(opts(name, help), &[label])?;
             registry.register(Box::new(vec.clone()))?;
@@ -140,7 +159,7 @@ impl WeirMetrics {
             "Requests that have ended, by how.",
             "outcome",
         )?;
-        let in_time = if let Some(slo) = options.slo {
+        let objective = if let Some(slo) = options.slo {
             value(
                 "weir_slo_objective_seconds",
                 "The latency objective of weir.dev/slo.",
@@ -155,10 +174,28 @@ impl WeirMetrics {
                 "weir_requests_in_time_total",
                 "Requests answered without a server error within the objective.",
             )?;
-            Some((in_time, slo.into()))
+            let missed = vec(
+                "weir_requests_missed_total",
+                "Requests that missed the objective, by why.",
+                "reason",
+            )?;
+            Some(Attainment {
+                objective: slo.into(),
+                in_time,
+                missed: MissReason::ALL.map(|reason| missed.with_label_values(&[reason.name()])),
+            })
         } else {
             None
         };
+        let process = ProcessMetrics::register(&registry)?;
+        let dispatches = vec(
+            "weir_dispatches_total",
+            "Requests dispatched, by why it was their turn.",
+            "reason",
+        )?;
+        for reason in DispatchReason::ALL {
+            dispatches.with_label_values(&[reason.name()]);
+        }
         counter(
             "weir_option_problems_total",
             "Options of Weir that cannot be used; the log says which.",
@@ -166,7 +203,18 @@ impl WeirMetrics {
         .inc_by(options.problems.len() as u64);
         Ok(Self {
             requests: Outcome::ALL.map(|outcome| requests.with_label_values(&[outcome.name()])),
-            in_time,
+            objective,
+            revision: format!("{}/{}", config.namespace, config.revision),
+            slack: histogram_of(
+                "weir_dispatch_slack_seconds",
+                "Time from dispatch to the latest start time, of requests dispatched before it.",
+                &MARGIN_BOUNDS,
+            )?,
+            lateness: histogram_of(
+                "weir_dispatch_lateness_seconds",
+                "Time from the latest start time to dispatch, of requests dispatched after it.",
+                &MARGIN_BOUNDS,
+            )?,
             wait: histogram(
                 "weir_queue_wait_seconds",
                 "Time from arrival to dispatch, of requests that were dispatched.",
@@ -181,11 +229,7 @@ impl WeirMetrics {
             )?,
             running: gauge("weir_requests_running", "Requests at the user container.")?,
             waiting: gauge("weir_requests_waiting", "Requests that wait for a place.")?,
-            dispatches: vec(
-                "weir_dispatches_total",
-                "Requests dispatched, by why it was their turn.",
-                "reason",
-            )?,
+            dispatches,
             unusable_headers: counter(
                 "weir_unusable_deadline_headers_total",
                 "Deadline headers that could not be used.",
@@ -204,12 +248,13 @@ impl WeirMetrics {
             )?,
             certificate_failures: counter(
                 "weir_certificate_reload_failures_total",
-                "Changed certificates that could not be used.",
+                "Changed certificates and authorities that could not be used.",
             )?,
             dropped_lines: counter(
                 "weir_log_lines_dropped_total",
                 "Lines that standard output did not take in time.",
             )?,
+            process,
             registry,
         })
     }
@@ -225,7 +270,7 @@ impl WeirMetrics {
             self.running.set(running.into());
             self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
             for (reason, count) in admission.dispatches() {
-                let counter = self.dispatches.with_label_values(&[reason]);
+                let counter = self.dispatches.with_label_values(&[reason.name()]);
                 counter.inc_by(count.saturating_sub(counter.get()));
             }
         }
@@ -239,6 +284,7 @@ impl WeirMetrics {
         ] {
             counter.inc_by(total.saturating_sub(counter.get()));
         }
+        self.process.refresh();
         self.registry.gather()
     }
 }
@@ -251,15 +297,21 @@ impl Recorder for WeirMetrics {
             self.wait.observe(wait.as_secs_f64());
             self.execution.observe(execution.as_secs_f64());
         }
-        if let Some((in_time, objective)) = &self.in_time
-            && ended.outcome == Outcome::Answered
-            && is_in_time(
-                *objective,
-                (ended.response + ended.held).into(),
-                ended.status,
-            )
-        {
-            in_time.inc();
+        match ended.margin {
+            Some(StartMargin::Slack(slack)) => self.slack.observe(slack.as_secs_f64()),
+            Some(StartMargin::Lateness(late)) => self.lateness.observe(late.as_secs_f64()),
+            None => {}
+        }
+        if let Some(own) = &self.objective {
+            let took = ended.took().into();
+            match judge(own.objective, took, ended.ending(), &ended.parts) {
+                Verdict::InTime => own.in_time.inc(),
+                Verdict::Missed(reason) => {
+                    own.missed[reason as usize].inc();
+                    ended.log_missed(&self.revision, reason, own.objective);
+                }
+                Verdict::NotJudged => {}
+            }
         }
     }
 }

@@ -24,8 +24,9 @@ use proxy::forward::{self, Passage, RequestKind, Untyped, discard, note};
 use proxy::headers;
 use proxy::malformed;
 use proxy::outcome::Outcome;
-use proxy::relay::{BodyError, InFlight, Place, SERVER_TIMING, timing};
+use proxy::relay::{BodyError, InFlight, Place};
 use proxy::respond;
+use proxy::server_timing::{self, SERVER_TIMING};
 use proxy::settings;
 use proxy::timeouts::{Expired, Timeouts};
 use proxy::upstream::{DIAL_ATTEMPTS, Settings, Upstream, UpstreamError};
@@ -320,7 +321,13 @@ impl Proxy {
             }
             in_flight.place.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
             match self.admit(client, request, arrival, &budget).await {
-                Ok(permit) => in_flight.place.permit = permit,
+                Ok(permit) => {
+                    let margin = permit.as_ref().and_then(|permit| permit.margin);
+                    if let Some((exchange, margin)) = exchange.as_ref().zip(margin) {
+                        exchange.note_margin(margin);
+                    }
+                    in_flight.place.permit = permit;
+                }
                 Err(refused) => {
                     self.note_refused(&refused, exchange.as_ref());
                     return match refused.reason {
@@ -479,7 +486,7 @@ impl Proxy {
     fn add_server_timing(&self, headers: &mut HeaderMap, arrival: Instant, begun: Instant) {
         if self.config.options.opted_in() {
             let waited = begun.saturating_duration_since(arrival);
-            if let Some(value) = timing("queue", waited) {
+            if let Some(value) = server_timing::entry(server_timing::QUEUE, waited) {
                 headers.append(SERVER_TIMING, value);
             }
             headers.append(SERVER_TIMING, HeaderValue::from_static("load;dur=0"));

@@ -10,6 +10,7 @@
 //! | [`client`] | an HTTP/1 client that sees every byte |
 //! | [`client2`] | an HTTP/2 client |
 //! | [`metrics`] | a page of metrics, as Prometheus reads it |
+//! | [`catalogue`] | such a page held against the catalogue |
 //! | [`control`] | the role `control` of activator-ext: the process, and a cluster in memory |
 //! | [`collector`] | an OpenTelemetry collector |
 //! | [`mutation`] | inputs that somebody has spoiled |
@@ -19,6 +20,7 @@ pub mod activator;
 pub mod app;
 pub mod app2;
 pub mod bench;
+pub mod catalogue;
 pub mod client;
 pub mod client2;
 pub mod collector;

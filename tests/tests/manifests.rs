@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use annotations::{KEYS, Part};
+use dashboards::boards::boards;
 use k8s_openapi::serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -296,7 +297,7 @@ fn components_can_be_added_to_what_they_are_for() {
     let manifests = format!("{up}{}", manifests.strip_prefix("/").unwrap().display());
     let kustomization = format!(
         "resources: [{manifests}/overlays/softgpu, {manifests}/overlays/operator/knative, knative.yaml]\n\
-         components: [{manifests}/components/monitoring, {manifests}/components/network-policies, {manifests}/components/cluster-wide-queue-proxy]\n"
+         components: [{manifests}/components/monitoring, {manifests}/components/grafana-operator, {manifests}/components/network-policies, {manifests}/components/cluster-wide-queue-proxy]\n"
     );
     // Both bring the namespace of Knative.
     let kustomization = kustomization.replace(
@@ -315,6 +316,24 @@ fn components_can_be_added_to_what_they_are_for() {
         serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
     let count = |kind: &str| objects.iter().filter(|it| it["kind"] == kind).count();
     assert_eq!((count("PodMonitor"), count("NetworkPolicy")), (4, 3));
+    assert_eq!(count("PrometheusRule"), 2);
+    let boards = boards();
+    assert_eq!(count("GrafanaDashboard"), boards.len());
+    for board in boards {
+        let is_own =
+            |it: &&Value| it["kind"] == "GrafanaDashboard" && it["metadata"]["name"] == board.uid;
+        let reference = &objects.iter().find(is_own).unwrap()["spec"]["configMapRef"];
+        let is_map =
+            |it: &&Value| it["kind"] == "ConfigMap" && it["metadata"]["name"] == reference["name"];
+        let map = objects.iter().find(is_map).unwrap();
+        assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+        assert_eq!(map["metadata"]["annotations"]["grafana_folder"], "Weir");
+        let text = map["data"][reference["key"].as_str().unwrap()]
+            .as_str()
+            .unwrap();
+        let json: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(json, board.json());
+    }
     let one = |kind: &str, name: &str| {
         let mut all = objects.iter();
         all.find(|it| it["kind"] == kind && it["metadata"]["name"] == name)

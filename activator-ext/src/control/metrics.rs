@@ -8,12 +8,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use proxy::process_metrics::ProcessMetrics;
+
+use super::webhook::Outcome;
 use crate::view::RevisionName;
 
 /// All metrics of the process.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     registry: Registry,
+    process: ProcessMetrics,
     attached: IntGaugeVec,
     leader: IntGauge,
     reconciles: IntCounterVec,
@@ -27,8 +31,10 @@ impl Metrics {
     /// # Errors
     /// Names that cannot be used.
     pub(crate) fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
         let metrics = Self {
-            registry: Registry::new(),
+            process: ProcessMetrics::register(&registry)?,
+            registry,
             attached: IntGaugeVec::new(
                 Opts::new(
                     "weir_attached",
@@ -45,7 +51,7 @@ impl Metrics {
                 &["outcome"],
             )?,
             failures: IntCounter::new(
-                "weir_view_failures_total",
+                "weir_control_watch_failures_total",
                 "Watches of the Kubernetes API that have failed.",
             )?,
             webhooks: HistogramVec::new(
@@ -75,6 +81,13 @@ impl Metrics {
         metrics
             .registry
             .register(Box::new(metrics.webhooks.clone()))?;
+        for source in ["template", "pod"] {
+            for outcome in Outcome::ALL {
+                metrics
+                    .webhooks
+                    .with_label_values(&[source, outcome.name()]);
+            }
+        }
         for outcome in ["done", "failed"] {
             metrics.reconciles.with_label_values(&[outcome]);
         }
@@ -87,8 +100,8 @@ impl Metrics {
     }
 
     /// The API server has asked about an object; `source`: `template` or `pod`.
-    pub(crate) fn webhook(&self, source: &str, outcome: &str, took: Duration) {
-        let observed = self.webhooks.with_label_values(&[source, outcome]);
+    pub(crate) fn webhook(&self, source: &str, outcome: Outcome, took: Duration) {
+        let observed = self.webhooks.with_label_values(&[source, outcome.name()]);
         observed.observe(took.as_secs_f64());
     }
 
@@ -125,6 +138,7 @@ impl Metrics {
         self.leader.set(i64::from(is_leader));
         self.failures
             .inc_by(watch_failures.saturating_sub(self.failures.get()));
+        self.process.refresh();
         self.registry.gather()
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct Webhook {
 
 /// What became of a question, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
     Allowed,
     Patched,
     Refused,
@@ -57,7 +57,12 @@ enum Outcome {
 }
 
 impl Outcome {
-    const fn name(self) -> &'static str {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Allowed, Self::Patched, Self::Refused, Self::Malformed];
+
+    /// Returns the value of the label `outcome`.
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
             Self::Patched => "patched",
@@ -188,8 +193,7 @@ impl Handler for Webhook {
             Question::Template => "template",
             Question::Pod => "pod",
         };
-        self.metrics
-            .webhook(source, outcome.name(), begin.elapsed());
+        self.metrics.webhook(source, outcome, begin.elapsed());
         match text {
             Ok(text) => {
                 let mut answer = Response::new(ProxyBody::full(Bytes::from(text)));

@@ -48,6 +48,12 @@ use std::process::ExitCode;
 
 pub use run::{RunError, RunOptions, STATE_FILE, run};
 
+/// The build, as metrics name it: the commit where an image was built from one, else the version.
+const COMMIT: &str = match option_env!("WEIR_COMMIT") {
+    Some(commit) => commit,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// The program, with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {

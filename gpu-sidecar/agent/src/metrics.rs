@@ -1,8 +1,8 @@
 //! Metrics for Prometheus, made from the service's figures when they are asked for.
 //!
 //! Everything about pods carries the same labels, `namespace function revision variant slot gpu`, so that figures divide by
-//! each other without more ado; `slot` is a slot's name, `gpu` the UUID of its GPU. There is no label for a pod: counters
-//! and gauges of pods that share their labels are added up, quotas too. Enforced against achieved:
+//! each other without more ado; `slot` is a slot's name, `gpu` the UUID of its GPU. Counters and gauges of pods that share
+//! their labels are added up, quotas too, unless `metrics.pods` gives some of them the label `pod`. Enforced against achieved:
 //!
 //! ```promql
 //! rate(weir_gpu_used_seconds_total[1m]) / weir_gpu_quota_limit_ratio        # 1: all that it may have
@@ -19,12 +19,15 @@ use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
 use prometheus::{Encoder as _, TextEncoder};
+use protocol::message::REFUSALS;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::node::{MpsState, Node};
 use crate::pods::{Pods, RefusedWhy};
-use crate::recent::{Labels, Recent};
-use crate::state::{Figures, PodCounters, ServiceHandle, SlotKind, WAIT_BOUNDS_NS};
+use crate::recent::{Labels, Recent, add};
+use crate::state::{
+    Figures, PodCounters, SLICES_OF_GPU, ServiceHandle, SlotKind, WAIT_BOUNDS_NS, protocol_refusal,
+};
 
 /// What can be scraped.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub(crate) struct Metrics {
     pub(crate) pods: Arc<Pods>,
     pub(crate) recent: Arc<Recent>,
     pub(crate) service: ServiceHandle,
+    /// Price of a whole GPU for an hour, in millionths of its unit.
+    pub(crate) gpu_hour: Option<u64>,
 }
 
 /// A value with its labels.
@@ -153,6 +158,45 @@ struct Gauges {
     parked: u64,
 }
 
+impl Gauges {
+    fn add(&mut self, own: &Self) {
+        self.pods += own.pods;
+        self.request += own.request;
+        self.limit += own.limit;
+        self.sms += own.sms;
+        self.asked += own.asked;
+        self.debt_ns += own.debt_ns;
+        self.memory_used += own.memory_used;
+        self.memory_limit += own.memory_limit;
+        self.processes += own.processes;
+        self.parked += own.parked;
+    }
+}
+
+/// Families that have the label `pod` where `metrics.pods` is on (ecosystem: GPU use attributed to each pod).
+const BY_POD: [&str; 8] = [
+    "weir_gpu_used_seconds_total",
+    "weir_gpu_used_sm_seconds_total",
+    "weir_gpu_asked_seconds_total",
+    "weir_gpu_asked_ratio",
+    "weir_gpu_quota_request_ratio",
+    "weir_gpu_quota_limit_ratio",
+    "weir_gpu_memory_used_bytes",
+    "weir_gpu_memory_limit_bytes",
+];
+
+/// Returns the sums over pods that share all labels but `pod`.
+fn merged<T: Clone + Default>(
+    by_pod: &BTreeMap<Labels, T>,
+    add: impl Fn(&mut T, &T),
+) -> BTreeMap<Labels, T> {
+    let mut sums: BTreeMap<Labels, T> = BTreeMap::new();
+    for (labels, own) in by_pod {
+        add(sums.entry(labels.without_pod()).or_default(), own);
+    }
+    sums
+}
+
 fn label_pairs(labels: &Labels) -> Vec<(&'static str, String)> {
     vec![
         ("namespace", labels.namespace.clone()),
@@ -162,6 +206,9 @@ fn label_pairs(labels: &Labels) -> Vec<(&'static str, String)> {
         ("slot", labels.slot.clone()),
         ("gpu", labels.gpu.clone()),
     ]
+    .into_iter()
+    .chain(labels.pod.clone().map(|pod| ("pod", pod)))
+    .collect()
 }
 
 impl Metrics {
@@ -180,7 +227,8 @@ impl Metrics {
     }
 
     fn pod_counters(&self, page: &mut Page) {
-        let sums = self.recent.sums();
+        let by_pod = self.recent.sums();
+        let sums = merged(&by_pod, |sum: &mut PodCounters, own| add(sum, own));
         type Get = fn(&PodCounters) -> f64;
         let counters: [(&str, &str, Get); 13] = [
             (
@@ -213,7 +261,7 @@ impl Metrics {
             ),
             (
                 "weir_gpu_token_overrun_seconds_total",
-                "Time for which it was.",
+                "Time for which work was in flight after the end of its token.",
                 |own| seconds(own.overrun_ns),
             ),
             (
@@ -248,7 +296,12 @@ impl Metrics {
             ),
         ];
         for (name, help, get) in counters {
-            let samples = sums
+            let of = if BY_POD.contains(&name) {
+                &by_pod
+            } else {
+                &sums
+            };
+            let samples = of
                 .iter()
                 .map(|(labels, own)| (label_pairs(labels), get(own)));
             page.counter(name, help, samples);
@@ -278,10 +331,11 @@ impl Metrics {
             revoked,
         );
         let refused = sums.iter().flat_map(|(labels, own)| {
-            own.refused_connections.iter().map(move |(reason, count)| {
+            REFUSALS.into_iter().map(protocol_refusal).map(move |name| {
                 let mut pairs = label_pairs(labels);
-                pairs.push(("reason", (*reason).to_owned()));
-                (pairs, number(*count))
+                pairs.push(("reason", name.to_owned()));
+                let count = own.refused_connections.get(name);
+                (pairs, number(count.copied().unwrap_or(0)))
             })
         });
         page.counter(
@@ -314,6 +368,8 @@ impl Metrics {
                 .map(|process| u64::from(process.parked));
             sum.parked += parked.sum::<u64>();
         }
+        let by_pod = sums;
+        let sums = merged(&by_pod, Gauges::add);
         type Get = fn(&Gauges) -> f64;
         let gauges: [(&str, &str, Get); 9] = [
             ("weir_gpu_pods", "Pods that are served.", |own| {
@@ -361,12 +417,17 @@ impl Metrics {
             ),
         ];
         for (name, help, get) in gauges {
-            let samples = sums
+            let of = if BY_POD.contains(&name) {
+                &by_pod
+            } else {
+                &sums
+            };
+            let samples = of
                 .iter()
                 .map(|(labels, own)| (label_pairs(labels), get(own)));
             page.gauge(name, help, samples);
         }
-        let limited = sums.iter().filter(|(_, own)| own.memory_limit > 0);
+        let limited = by_pod.iter().filter(|(_, own)| own.memory_limit > 0);
         page.gauge(
             "weir_gpu_memory_limit_bytes",
             "Device memory that pods with a limit may hold.",
@@ -407,6 +468,23 @@ impl Metrics {
             "SMs of the slot, where they are known.",
             all().filter_map(|own| Some((pairs(own), f64::from(own.slot.sms?)))),
         );
+        let slices = || all().filter_map(|own| Some((own, own.slot.slices()?)));
+        page.gauge(
+            "weir_gpu_slot_gpcs",
+            "Compute slices of the slot, of the seven into which MIG divides a GPU; 7: a whole GPU.",
+            slices().map(|(own, slices)| (pairs(own), f64::from(slices))),
+        );
+        if let Some(gpu_hour) = self.gpu_hour {
+            let of_gpu = number(gpu_hour) / 1e6 / 3_600.0;
+            page.gauge(
+                "weir_gpu_slot_price_per_second",
+                "Price of the slot for a second, in the currency of price.gpu-hour.",
+                slices().map(|(own, slices)| {
+                    let share = f64::from(slices) / f64::from(SLICES_OF_GPU);
+                    (pairs(own), of_gpu * share)
+                }),
+            );
+        }
         page.gauge(
             "weir_gpu_slot_seats",
             "Pods that the slot has place for.",
@@ -493,6 +571,11 @@ impl Metrics {
             node.driver.is_some() && node.nvml_problem.is_none()
         };
         page.gauge(
+            "weir_build_info",
+            "1; the label says which build this is.",
+            [(vec![("version", crate::COMMIT.to_owned())], 1.0)],
+        );
+        page.gauge(
             "weir_gpu_agent_nvml_up",
             "1: NVML answers.",
             one(f64::from(u8::from(is_answering))),
@@ -522,7 +605,7 @@ impl Metrics {
         );
         page.counter(
             "weir_gpu_agent_malformed_messages_total",
-            "Messages of processes that were none.",
+            "Messages of processes that could not be read.",
             one(number(agent.malformed_messages)),
         );
         let refusals = self.pods.lock().refusals;
@@ -544,6 +627,10 @@ mod tests {
     use crate::testing::{figures_of, pod, slot};
 
     fn page(figures: Figures) -> String {
+        page_of(figures, Recent::default())
+    }
+
+    fn page_of(figures: Figures, recent: Recent) -> String {
         let (service, inbox) = seam().unwrap();
         let node = Arc::new(Node::default());
         let added = node.lock().add(0, |key| slot(key.0));
@@ -551,8 +638,9 @@ mod tests {
         let metrics = Metrics {
             node,
             pods: Arc::default(),
-            recent: Arc::default(),
+            recent: Arc::new(recent),
             service,
+            gpu_hour: Some(3_600_000_000),
         };
         inbox.publish(figures);
         String::from_utf8(metrics.text().unwrap()).unwrap()
@@ -650,6 +738,7 @@ mod tests {
             "state",
             "reason",
             "outcome",
+            "version",
             "le",
         ]
         .into();
@@ -659,7 +748,7 @@ mod tests {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').unwrap();
                 kinds.insert(name.to_owned(), kind.to_owned());
-                assert!(name.starts_with("weir_gpu_"), "{name}");
+                assert!(name.starts_with("weir_"), "{name}");
                 assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
                 continue;
             }
@@ -675,6 +764,40 @@ mod tests {
             }
         }
         assert!(kinds.len() > 30, "{}", kinds.len());
+    }
+
+    #[test]
+    fn by_pod_what_is_attributed_has_one_series_a_pod_and_the_rest_one_in_all() {
+        let page = page_of(two_of_a_revision(), Recent::new(true));
+        let lines = |name: &str| {
+            let series = format!("{name}{{");
+            page.lines()
+                .filter(|line| line.starts_with(&series))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        for name in BY_POD {
+            let lines = lines(name);
+            assert_eq!(lines.len(), 2, "{name}\n{page}");
+            assert!(lines[0].contains("pod=\"resnet-0\""), "{}", lines[0]);
+        }
+        for name in ["weir_gpu_pods", "weir_gpu_launches_total"] {
+            let lines = lines(name);
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            assert!(!lines[0].contains("pod="), "{}", lines[0]);
+        }
+    }
+
+    #[test]
+    fn a_slot_costs_its_compute_slices_part_of_the_gpus_price() {
+        let page = page(two_of_a_revision());
+        let slot = "{gpu=\"GPU-00000000-0000-0000-0000-000000000000\",slot=\"0\"}";
+        for line in [
+            format!("weir_gpu_slot_gpcs{slot} 7"),
+            format!("weir_gpu_slot_price_per_second{slot} 1"),
+        ] {
+            assert!(page.lines().any(|own| own == line), "{line}\n{page}");
+        }
     }
 
     #[test]

@@ -30,6 +30,18 @@ pub(crate) struct Labels {
     pub(crate) slot: String,
     /// The UUID of its GPU.
     pub(crate) gpu: String,
+    /// The pod's name, where metrics are by pod and it is there; `None`: all pods that share the other labels.
+    pub(crate) pod: Option<String>,
+}
+
+impl Labels {
+    /// Returns the labels of all pods that share these.
+    pub(crate) fn without_pod(&self) -> Self {
+        Self {
+            pod: None,
+            ..self.clone()
+        }
+    }
 }
 
 /// Shares of the last ten seconds, or of the time since the pod came.
@@ -73,7 +85,11 @@ struct State {
 
 /// All pods' samples and sums.
 #[derive(Debug, Default)]
-pub(crate) struct Recent(Mutex<State>);
+pub(crate) struct Recent {
+    state: Mutex<State>,
+    /// Metrics are by pod.
+    is_by_pod: bool,
+}
 
 fn ratio(part: u64, whole: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
@@ -101,7 +117,7 @@ fn share(samples: &VecDeque<Sample>, limit_ppm: u32) -> Shares {
     }
 }
 
-fn labels(node: &Node, pod: &Pod) -> Labels {
+fn labels(node: &Node, pod: &Pod, is_by_pod: bool) -> Labels {
     let node = node.lock();
     let slot = node.slot(pod.slot).map(|own| Arc::clone(&own.slot));
     Labels {
@@ -120,6 +136,7 @@ fn labels(node: &Node, pod: &Pod) -> Labels {
         gpu: slot
             .map(|slot| slot.gpu_uuid().to_owned())
             .unwrap_or_default(),
+        pod: is_by_pod.then(|| pod.pod_name.as_ref().unwrap_or(&pod.name).clone()),
     }
 }
 
@@ -152,6 +169,14 @@ pub(crate) fn add(sum: &mut PodCounters, own: &PodCounters) {
 }
 
 impl Recent {
+    /// Nothing is known. `is_by_pod`: pods that are there have labels of their own (`metrics.pods`).
+    pub(crate) fn new(is_by_pod: bool) -> Self {
+        Self {
+            is_by_pod,
+            ..Self::default()
+        }
+    }
+
     /// Takes figures each second until the agent ends.
     pub(crate) fn run(&self, stop: &Stop, service: &ServiceHandle, node: &Node) {
         while !stop.wait(SAMPLE_SPAN) {
@@ -165,10 +190,10 @@ impl Recent {
         if figures.at_ns == 0 {
             return;
         }
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for own in &figures.pods {
             let known = state.known.entry(own.pod.serial).or_insert_with(|| Known {
-                labels: labels(node, &own.pod),
+                labels: labels(node, &own.pod, self.is_by_pod),
                 counters: PodCounters::default(),
                 limit_ppm: 0,
                 samples: VecDeque::new(),
@@ -197,16 +222,16 @@ impl Recent {
 
     /// What a pod got of late.
     pub(crate) fn shares(&self, serial: u64) -> Shares {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let known = state.known.get(&serial);
         known
             .map(|known| share(&known.samples, known.limit_ppm))
             .unwrap_or_default()
     }
 
-    /// What pods have got in all by their labels, those that are gone included.
+    /// Returns what pods have got in all by their labels, those that are gone included.
     pub(crate) fn sums(&self) -> BTreeMap<Labels, PodCounters> {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums = state.gone.clone();
         for known in state.known.values() {
             add(
@@ -219,13 +244,15 @@ impl Recent {
 
     /// The labels of a pod.
     pub(crate) fn labels(&self, serial: u64) -> Option<Labels> {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.get(&serial).map(|known| known.labels.clone())
     }
 }
 
 impl State {
-    fn retire(&mut self, known: Known) {
+    fn retire(&mut self, mut known: Known) {
+        // Its series ends, and what it counted goes on in that of all that are gone.
+        known.labels.pod = None;
         if !self.gone.contains_key(&known.labels) {
             self.gone_order.push_back(known.labels.clone());
         }
@@ -313,6 +340,25 @@ mod tests {
         assert_eq!(launches(), [13]);
         recent.take(&node, &figures_of(3, &[]), false);
         assert_eq!(launches(), [13]);
+    }
+
+    #[test]
+    fn by_pod_a_pod_that_ends_goes_on_in_the_sum_of_those_that_are_gone() {
+        let (node, recent) = (node(), Recent::new(true));
+        let (one, other) = (pod(0, "a"), pod(1, "a"));
+        let mut figures = figures_of(1, &[&one, &other]);
+        figures.pods[0].counters.launches = 5;
+        figures.pods[1].counters.launches = 7;
+        recent.take(&node, &figures, false);
+        let launches = || {
+            let sums = recent.sums().into_iter();
+            sums.map(|(labels, sum)| (labels.pod, sum.launches))
+                .collect::<Vec<_>>()
+        };
+        let named = |name: &str| Some(name.to_owned());
+        assert_eq!(launches(), [(named("a-0"), 5), (named("a-1"), 7)]);
+        recent.take(&node, &figures_of(2, &[&other]), false);
+        assert_eq!(launches(), [(None, 5), (named("a-1"), 0)]);
     }
 
     #[test]

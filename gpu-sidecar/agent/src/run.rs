@@ -208,7 +208,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let node = Arc::new(Node::default());
     node.lock().plan = Plan(config.slots.plan);
     let pods = Arc::new(Pods::default());
-    let recent = Arc::new(Recent::default());
+    let recent = Arc::new(Recent::new(config.metrics.pods));
     let directory = config.node.run_directory.clone();
     let supervisor = if options.external_mps {
         Supervisor::Other
@@ -228,6 +228,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
         pods,
         recent,
         service: parts.service.clone(),
+        gpu_hour: config.price.gpu_hour,
     });
     let cancel = CancellationToken::new();
     let listening = Listening {

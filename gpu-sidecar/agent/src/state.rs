@@ -77,7 +77,12 @@ pub struct MigInstance {
     pub number: u32,
     /// GPU instance and compute instance, where the UUID or a process on it tells them.
     pub instances: Option<(u32, u32)>,
+    /// Its compute slices, 1 to [`SLICES_OF_GPU`], where NVML knows them.
+    pub slices: Option<u32>,
 }
+
+/// The compute slices into which MIG divides a GPU.
+pub const SLICES_OF_GPU: u32 = 7;
 
 /// Where pods may compute: a whole GPU or a MIG instance, as NVML found it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -115,6 +120,13 @@ impl Slot {
     #[must_use]
     pub fn gpu_uuid(&self) -> &str {
         self.mig.as_ref().map_or(&self.uuid, |mig| &mig.parent_uuid)
+    }
+
+    /// Returns its compute slices of [`SLICES_OF_GPU`]; `None`: NVML does not know those of the instance.
+    #[must_use]
+    pub fn slices(&self) -> Option<u32> {
+        let of_instance = |mig: &MigInstance| mig.slices;
+        self.mig.as_ref().map_or(Some(SLICES_OF_GPU), of_instance)
     }
 
     /// The UUID as the driver API tells it: sixteen bytes. `None`: it is not written as one, as those of MIG instances of old

@@ -185,7 +185,8 @@ pub enum Refusal {
     Protocol = 7,
 }
 
-const REFUSALS: [Refusal; 8] = [
+/// All of them, each at the index of its number.
+pub const REFUSALS: [Refusal; 8] = [
     Refusal::Version,
     Refusal::NotOfThisPod,
     Refusal::WrongDevice,

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
+mod catalogue;
 mod faults;
 mod forwarding;
 mod health;

@@ -4,6 +4,7 @@
 //! Every test has a proxy of its own on an address of its own, so the slow ones run side by side.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod catalogue;
 mod differences;
 mod drain;
 mod gate;

@@ -6,6 +6,7 @@
 
 mod admission;
 mod attaching;
+mod catalogue;
 mod chaos;
 mod check;
 mod functions;

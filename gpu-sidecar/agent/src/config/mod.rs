@@ -28,6 +28,8 @@
 //! | `slots.context-residue.mps`, `.exclusive` | device memory that stays with a context | measured by each process |
 //! | `[[slot]]` | for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
 //! | `pods.directory` | one folder for each pod | `pods` in the run directory |
+//! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series a pod | `false` |
+//! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: from 0 to 1000000, six decimals at most | none |
 //!
 //! The last `[[slot]]` that matches and names a key wins.
 
@@ -40,7 +42,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use annotations::values::quantity;
+use annotations::values::{decimal, quantity};
 use rustix::fs::{Mode, OFlags};
 use serde::{Serialize, Serializer};
 use toml::de::DeTable;
@@ -53,7 +55,7 @@ pub use slots::{
     SlotOverride,
 };
 pub use tokens::{Rule, TokenSettings};
-use units::show_quantity;
+use units::{show_decimal, show_quantity};
 
 /// Where the file is unless a path is given.
 pub const PATH_DEFAULT: &str = "/etc/weir/agent.toml";
@@ -76,6 +78,11 @@ pub struct Config {
     pub overrides: Vec<SlotOverride>,
     /// `[pods]`.
     pub pods: PodsConfig,
+    /// `[metrics]`.
+    pub metrics: MetricsConfig,
+    /// `[price]`.
+    #[serde(skip_serializing_if = "PriceConfig::is_empty")]
+    pub price: PriceConfig,
     /// `[csi]`; `None`: pods' folders are made by somebody else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub csi: Option<CsiConfig>,
@@ -182,6 +189,8 @@ pub enum LogLevel {
     Trace,
 }
 
+const FLAGS: [(&str, bool); 2] = [("true", true), ("false", false)];
+
 const LOG_LEVELS: [(&str, LogLevel); 5] = [
     ("error", LogLevel::Error),
     ("warn", LogLevel::Warn),
@@ -196,6 +205,35 @@ const LOG_LEVELS: [(&str, LogLevel); 5] = [
 pub struct PodsConfig {
     /// One folder for each pod.
     pub directory: PathBuf,
+}
+
+/// `[metrics]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MetricsConfig {
+    /// Used and asked time, quotas and memory have the label `pod`.
+    pub pods: bool,
+}
+
+/// `[price]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PriceConfig {
+    /// Price of a whole GPU for an hour, in millionths of the currency's unit; a MIG instance costs its compute slices' part (M3.12).
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_millionths"
+    )]
+    pub gpu_hour: Option<u64>,
+}
+
+/// The most that `price.gpu-hour` may be, in millionths.
+const GPU_HOUR_MAX: u64 = 1_000_000 * 1_000_000;
+
+impl PriceConfig {
+    const fn is_empty(&self) -> bool {
+        self.gpu_hour.is_none()
+    }
 }
 
 impl Default for Config {
@@ -225,6 +263,8 @@ impl Default for Config {
                 context_residue: Residues::default(),
             },
             overrides: Vec::new(),
+            metrics: MetricsConfig::default(),
+            price: PriceConfig::default(),
             csi: None,
         }
     }
@@ -328,6 +368,19 @@ impl Config {
             .value("directory", absolute)
             .unwrap_or_else(|| config.node.run_directory.join("pods"));
         pods.end();
+        let metrics = root.table("metrics");
+        if let Some(pods) = metrics.value("pods", |text| one_of(text, &FLAGS)) {
+            config.metrics.pods = pods;
+        }
+        metrics.end();
+        let price = root.table("price");
+        config.price.gpu_hour = price.value("gpu-hour", |text| {
+            let millionths = decimal(text, 6).filter(|value| *value <= GPU_HOUR_MAX);
+            millionths.ok_or_else(|| {
+                "allowed: a number from 0 to 1000000 with at most six decimals".to_owned()
+            })
+        });
+        price.end();
         if root.place("csi").is_some() {
             let csi = root.table("csi");
             config.csi = Some(CsiConfig::read(&csi));
@@ -384,8 +437,7 @@ impl NodeConfig {
         if let Some(path) = table.value("mps-control", file) {
             self.mps_control = path;
         }
-        let flags = [("true", true), ("false", false)];
-        if let Some(flag) = table.value("mps-multiuser", |text| one_of(text, &flags)) {
+        if let Some(flag) = table.value("mps-multiuser", |text| one_of(text, &FLAGS)) {
             self.mps_multiuser = flag;
         }
         self.preload = table.value("preload", absolute);
@@ -462,6 +514,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "allowed: an IP address and a port, as 127.0.0.1:9470 or [::1]:9470".to_owned()
     })
+}
+
+#[expect(clippy::ref_option, reason = "as serde calls it")]
+fn as_millionths<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.serialize_str(&show_decimal(*value, 6)),
+        None => serializer.serialize_none(),
+    }
 }
 
 #[expect(clippy::ref_option, reason = "as serde calls it")]

@@ -65,6 +65,12 @@ context-residue = "1Gi"
 
 [pods]
 directory = "/pods"
+
+[metrics]
+pods = true
+
+[price]
+gpu-hour = 2.49
 "#,
     )
     .unwrap();
@@ -78,6 +84,8 @@ directory = "/pods"
     assert_eq!(config.tokens.inflight, Duration::from_micros(500));
     assert_eq!(config.tokens.backfill, Duration::ZERO);
     assert_eq!(config.pods.directory, Path::new("/pods"));
+    assert!(config.metrics.pods);
+    assert_eq!(config.price.gpu_hour, Some(2_490_000));
     let first = config.slot("GPU-other", 0, None);
     assert_eq!(first.kind, SlotKind::Exclusive);
     assert_eq!(
@@ -136,7 +144,8 @@ fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
         ),
         (
             "[token]\nwindow = \"1s\"",
-            "agent.toml:1: token: is no key here; allowed: node, pods, slot, slots, tokens",
+            "agent.toml:1: token: is no key here; allowed: metrics, node, pods, price, slot, slots, \
+             tokens",
         ),
         (
             "[tokens]\nrule = \"fair\"",
@@ -150,6 +159,14 @@ fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
         (
             "[tokens]\nwindow = \"0s\"",
             "agent.toml:2: tokens.window: \"0s\": allowed: above 0, up to 100s",
+        ),
+        (
+            "[metrics]\npods = 1",
+            "agent.toml:2: metrics.pods: \"1\": allowed: true, false",
+        ),
+        (
+            "[price]\ngpu-hour = \"free\"",
+            "agent.toml:2: price.gpu-hour: \"free\": allowed: a number from 0 to 1000000 with at most six decimals",
         ),
         (
             "[tokens]\nsm-limit = 401",

@@ -438,6 +438,7 @@ impl Watcher {
                 parent_uuid: found.gpu.unit.uuid.clone(),
                 number: instance.number,
                 instances: instances_of(&unit.uuid),
+                slices: instance.slices,
             }),
         }
     }

@@ -1,6 +1,7 @@
 //! The agent as its users have it: a process, with software GPUs and real MPS daemons.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod catalogue;
 mod csi;
 mod external_mps;
 mod place;

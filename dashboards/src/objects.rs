@@ -1,0 +1,188 @@
+//! Kubernetes objects: what a cluster needs to scrape, judge and show Weir.
+
+use std::fmt::Write as _;
+
+use crate::boards::boards;
+use crate::rules::{alerts, alerts_yaml, records, records_yaml};
+
+const WRITTEN: &str = "# Written by `cargo run -p dashboards -- write`.\n";
+
+/// Where the dashboards are, seen from the folder of this crate: Grafana's provisioning folder.
+pub const PROVISIONED: &str = "provisioning/dashboards/weir";
+
+fn config_map(uid: &str) -> String {
+    format!("{uid}-dashboard")
+}
+
+/// Returns `kustomization.yaml` of this crate's folder: a ConfigMap for each dashboard, as Grafana's sidecar looks for them.
+#[must_use]
+pub fn config_maps() -> String {
+    let mut text = format!(
+        "{WRITTEN}# ConfigMaps for the dashboards, which Grafana's sidecar finds by their label.\n\
+         apiVersion: kustomize.config.k8s.io/v1alpha1\n\
+         kind: Component\n\
+         generatorOptions:\n  \
+         disableNameSuffixHash: true\n  \
+         labels: {{ grafana_dashboard: \"1\", app.kubernetes.io/part-of: weir }}\n  \
+         annotations: {{ grafana_folder: Weir }}\n\
+         configMapGenerator:\n"
+    );
+    for board in boards() {
+        let uid = board.uid;
+        let _infallible = writeln!(
+            text,
+            "- {{ name: {}, namespace: weir-system, files: [{PROVISIONED}/{uid}.json] }}",
+            config_map(uid)
+        );
+    }
+    text
+}
+
+/// Returns the provider by which Grafana reads the provisioned dashboards.
+#[must_use]
+pub fn provider() -> String {
+    format!(
+        "{WRITTEN}apiVersion: 1\n\
+         providers:\n\
+         - name: weir\n  \
+           folder: Weir\n  \
+           type: file\n  \
+           disableDeletion: true\n  \
+           allowUiUpdates: false\n  \
+           options:\n    \
+             path: /etc/grafana/provisioning/dashboards/weir\n"
+    )
+}
+
+/// Returns the GrafanaDashboard objects of the Grafana Operator.
+#[must_use]
+pub fn grafana_operator() -> String {
+    let mut text = WRITTEN.to_owned();
+    for (index, board) in boards().into_iter().enumerate() {
+        let separator = if index == 0 { "" } else { "---\n" };
+        let uid = board.uid;
+        let map = config_map(uid);
+        let _infallible = write!(
+            text,
+            "{separator}apiVersion: grafana.integreatly.org/v1beta1\n\
+             kind: GrafanaDashboard\n\
+             metadata: {{ name: {uid}, namespace: weir-system }}\n\
+             spec:\n  \
+               instanceSelector: {{ matchLabels: {{ dashboards: grafana }} }}\n  \
+               allowCrossNamespaceImport: true\n  \
+               folder: Weir\n  \
+               configMapRef: {{ name: {map}, key: {uid}.json }}\n"
+        );
+    }
+    text
+}
+
+/// Returns the PrometheusRule objects of the Prometheus Operator.
+#[must_use]
+pub fn prometheus_rules() -> String {
+    let object = |name: &str, spec: &str| {
+        format!(
+            "apiVersion: monitoring.coreos.com/v1\n\
+             kind: PrometheusRule\n\
+             metadata: {{ name: {name}, namespace: weir-system }}\n\
+             spec:\n{spec}"
+        )
+    };
+    format!(
+        "{WRITTEN}{}---\n{}",
+        object("weir-recording", &records_yaml(&records(), "  ")),
+        object("weir-alerts", &alerts_yaml(&alerts(), "  "))
+    )
+}
+
+/// A program whose pods are scraped at a port of this name.
+struct Monitor {
+    name: &'static str,
+    comment: &'static str,
+    namespaces: &'static str,
+    selector: &'static str,
+    port: &'static str,
+    relabelings: &'static str,
+}
+
+const NODE: &str = "{ sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node }";
+
+const MONITORS: [Monitor; 4] = [
+    Monitor {
+        name: "weir-control",
+        comment: "",
+        namespaces: "",
+        selector: "matchLabels: { app.kubernetes.io/name: weir-control }",
+        port: "metrics",
+        relabelings: "",
+    },
+    Monitor {
+        name: "weir-activator",
+        comment: "",
+        namespaces: "{ matchNames: [knative-serving] }",
+        selector: "matchLabels: { app.kubernetes.io/name: weir-activator }",
+        port: "metrics",
+        relabelings: "",
+    },
+    Monitor {
+        name: "weir-agent",
+        comment: "",
+        namespaces: "{ matchNames: [weir-agent] }",
+        selector: "matchLabels: { app.kubernetes.io/name: weir-agent }",
+        port: "metrics",
+        relabelings: "",
+    },
+    Monitor {
+        name: "weir-queue-proxy",
+        comment: "# The port of container queue-proxy in pods of revisions that have opted in.\n",
+        namespaces: "{ any: true }",
+        selector: "matchExpressions: [{ key: serving.knative.dev/revision, operator: Exists }]",
+        port: "http-usermetric",
+        relabelings: "    # Others serve nothing there: an annotation other than weir.dev/limit-* opts in.\n    \
+             - { action: labelmap, regex: '__meta_kubernetes_pod_annotationpresent_weir_dev_(?:[a-km-z].*|l[a-hj-z].*)', replacement: __tmp_weir }\n    \
+             - { action: keep, sourceLabels: [__tmp_weir], regex: 'true' }\n    \
+             - { sourceLabels: [__meta_kubernetes_namespace], targetLabel: pod_namespace }\n    \
+             # Pods are their users': of what they export, only what is of their own namespace and of Weir counts. Prometheus 2.41 or newer.\n    \
+             metricRelabelings:\n    \
+             - { action: keepequal, sourceLabels: [namespace], targetLabel: pod_namespace }\n    \
+             - { action: labeldrop, regex: pod_namespace }\n",
+    },
+];
+
+/// Returns the PodMonitor objects of the Prometheus Operator. None of the programs' metrics is behind a Service, so none is a
+/// ServiceMonitor. The label `namespace` of a metric is the function's, and stays.
+#[must_use]
+pub fn monitors() -> String {
+    let mut text = WRITTEN.to_owned();
+    for (index, own) in MONITORS.iter().enumerate() {
+        let Monitor {
+            name,
+            comment,
+            namespaces,
+            selector,
+            port,
+            relabelings,
+        } = own;
+        let separator = if index == 0 { "" } else { "---\n" };
+        let namespaces = if namespaces.is_empty() {
+            String::new()
+        } else {
+            format!("  namespaceSelector: {namespaces}\n")
+        };
+        let _infallible = write!(
+            text,
+            "{separator}{comment}apiVersion: monitoring.coreos.com/v1\n\
+             kind: PodMonitor\n\
+             metadata: {{ name: {name}, namespace: weir-system }}\n\
+             spec:\n\
+             {namespaces}  selector: {{ {selector} }}\n  \
+               podMetricsEndpoints:\n  \
+               - port: {port}\n    \
+                 honorLabels: true\n    \
+                 relabelings:\n    \
+                 - {NODE}\n\
+             {relabelings}"
+        );
+    }
+    text
+}

@@ -1,0 +1,126 @@
+//! Recording rules: which of the two accounts of a function's requests counts, over each window of the alerts.
+
+use super::{Record, RecordGroup};
+
+/// Windows of the alerts that page, and of the dashboards.
+const SHORT: [&str; 4] = ["5m", "30m", "1h", "6h"];
+/// Windows of the alerts that do not; they are long, and so are evaluated seldom.
+const LONG: [&str; 3] = ["2h", "1d", "3d"];
+/// Factors of the error budget, as names write them.
+pub(super) const BURNS: [(&str, &str); 4] = [
+    ("14.4", "burn14d4"),
+    ("6", "burn6"),
+    ("3", "burn3"),
+    ("1", "burn1"),
+];
+
+/// Returns requests that missed, or that were in time (`what`: `missed`, `in_time`), over `window`, summed by `labels` besides namespace and function: what activator-ext has counted,
+/// where it is in the path, else what the function's pods have. The two are never added.
+#[must_use]
+pub fn chosen(labels: &str, what: &str, window: &str, matchers: &str) -> String {
+    let comma = if labels.is_empty() { "" } else { ", " };
+    let by = format!("namespace, function{comma}{labels}");
+    let sum = |by: &str, metric: &str| {
+        format!("sum by ({by}) (increase({metric}{{{matchers}}}[{window}]))")
+    };
+    let own = "namespace, function";
+    let in_path = format!(
+        "({} + {}) > 0",
+        sum(own, "weir_function_requests_in_time_total"),
+        sum(own, "weir_function_requests_missed_total")
+    );
+    let of_function = sum(&by, &format!("weir_function_requests_{what}_total"));
+    let of_pods = sum(&by, &format!("weir_requests_{what}_total"));
+    format!("({of_function} and on ({own}) ({in_path})) or on ({own}) {of_pods}")
+}
+
+fn record(name: impl Into<String>, expr: impl Into<String>) -> Record {
+    Record {
+        name: name.into(),
+        expr: expr.into(),
+    }
+}
+
+/// Counts of requests over a window.
+fn counts(window: &str) -> Vec<Record> {
+    let own = "namespace_function";
+    let of = |metric: &str| format!("sum by (namespace, function) (increase({metric}[{window}]))");
+    let judged = |prefix: &str| {
+        format!(
+            "{} + {}",
+            of(&format!("weir_{prefix}requests_in_time_total")),
+            of(&format!("weir_{prefix}requests_missed_total"))
+        )
+    };
+    let in_path = format!("{own}:weir_function_requests_judged:increase{window}");
+    let missed = |by: &str| {
+        let sum = |metric: &str| format!("sum by ({by}) (increase({metric}[{window}]))");
+        format!(
+            "({} and on (namespace, function) ({in_path} > 0)) or on (namespace, function) {}",
+            sum("weir_function_requests_missed_total"),
+            sum("weir_requests_missed_total")
+        )
+    };
+    let mut rules = vec![
+        record(&in_path, judged("function_")),
+        record(
+            format!("{own}:weir_requests_judged:increase{window}"),
+            format!(
+                "({in_path} > 0) or on (namespace, function) ({})",
+                judged("")
+            ),
+        ),
+        record(
+            format!("{own}:weir_requests_missed:increase{window}"),
+            missed("namespace, function"),
+        ),
+    ];
+    if window == "5m" {
+        rules.push(record(
+            format!("{own}_reason:weir_requests_missed:increase{window}"),
+            missed("namespace, function, reason"),
+        ));
+        let ended = |metric: &str| {
+            format!("sum by (namespace, function, outcome) (increase({metric}[{window}]))")
+        };
+        rules.push(record(
+            format!("{own}_outcome:weir_requests:increase{window}"),
+            format!(
+                "({0} and on (namespace, function) (sum by (namespace, function) (increase(weir_function_requests_total[{window}])) > 0)) or on (namespace, function) {1}",
+                ended("weir_function_requests_total"),
+                ended("weir_requests_total")
+            ),
+        ));
+    }
+    rules
+}
+
+/// All groups.
+pub(super) fn groups() -> Vec<RecordGroup> {
+    let budget = "namespace_function:weir_slo_budget:ratio";
+    let mut short = vec![record(
+        budget,
+        "1 - max by (namespace, function) (weir_slo_objective_ratio)",
+    )];
+    for (factor, name) in BURNS {
+        // Halfway between the budget and 1 at most: 14.4 times a budget above 7 % is out of reach.
+        short.push(record(
+            format!("namespace_function:weir_slo_threshold:{name}"),
+            format!("({factor} * {budget} < (1 + {budget}) / 2) or (1 + {budget}) / 2"),
+        ));
+    }
+    short.extend(SHORT.iter().flat_map(|window| counts(window)));
+    vec![
+        RecordGroup {
+            name: "weir-requests",
+            interval: "30s",
+            rules: short,
+        },
+        RecordGroup {
+            name: "weir-requests-long",
+            // A series is seen for five minutes after a sample.
+            interval: "2m",
+            rules: LONG.iter().flat_map(|window| counts(window)).collect(),
+        },
+    ]
+}

@@ -1,0 +1,251 @@
+//! Whether a request met its objective, and if not, why (design 4.4; M1.18, M2.19).
+//!
+//! Every judged request counts exactly once, as met or as missed for one [`MissReason`]: in time + Σ missed = judged.
+
+use crate::Span;
+
+/// Why a request missed its objective: the values of the label `reason`. Their order settles ties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MissReason {
+    /// It came while no instance served and waited for one.
+    ColdStart,
+    /// It waited for its turn, at this hop or an earlier one.
+    Queue,
+    /// Its instance waited for the lease of its slot.
+    Lease,
+    /// Its model was loaded.
+    Load,
+    /// Its kernels waited for tokens.
+    Gate,
+    /// It computed for too long.
+    Execution,
+    /// The queue was full.
+    Refused,
+    /// It was late, and late requests are shed.
+    Shed,
+    /// A timeout ended it, or its client left later than the objective.
+    Timeout,
+    /// The application failed, broke off or answered with a server error.
+    Failed,
+}
+
+impl MissReason {
+    /// All of them, each at the index of its number.
+    pub const ALL: [Self; 10] = [
+        Self::ColdStart,
+        Self::Queue,
+        Self::Lease,
+        Self::Load,
+        Self::Gate,
+        Self::Execution,
+        Self::Refused,
+        Self::Shed,
+        Self::Timeout,
+        Self::Failed,
+    ];
+
+    /// Returns the value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ColdStart => "cold-start",
+            Self::Queue => "queue",
+            Self::Lease => "lease",
+            Self::Load => "load",
+            Self::Gate => "gate",
+            Self::Execution => "execution",
+            Self::Refused => "refused",
+            Self::Shed => "shed",
+            Self::Timeout => "timeout",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// How a request ended, as far as its objective is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The application answered with this status.
+    Answered {
+        /// The HTTP status.
+        status: u16,
+    },
+    /// The queue was full, or its revision went away.
+    Refused,
+    /// It was late, and late requests are shed.
+    Shed,
+    /// A timeout ended it.
+    Timeout,
+    /// The application could not be reached, or broke off.
+    Failed,
+    /// Its client left.
+    Left,
+    /// It could not be read.
+    Malformed,
+}
+
+/// The parts of a request's time that are known; a part that is not known is zero and never guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Parts {
+    /// Time from arrival to dispatch of a request that came while no instance served.
+    pub cold_start: Span,
+    /// Time in queues, those of earlier hops included.
+    pub queue: Span,
+    /// Time for which the instance waited for its slot's lease.
+    pub lease: Span,
+    /// Time for which the model was loaded.
+    pub load: Span,
+    /// Time for which kernels waited for tokens.
+    pub gate: Span,
+    /// Time at the application less the two parts before, as far as these are known.
+    pub execution: Span,
+}
+
+impl Parts {
+    /// Returns the parts with their reasons, in the order of [`MissReason`].
+    #[must_use]
+    pub const fn by_reason(&self) -> [(MissReason, Span); 6] {
+        [
+            (MissReason::ColdStart, self.cold_start),
+            (MissReason::Queue, self.queue),
+            (MissReason::Lease, self.lease),
+            (MissReason::Load, self.load),
+            (MissReason::Gate, self.gate),
+            (MissReason::Execution, self.execution),
+        ]
+    }
+
+    /// Returns why a late answer with these parts is late: `execution` if that alone exceeds the objective, else the longest part,
+    /// of equal ones the first. Where no part is known it is `execution`: the application has answered, and nothing held the request.
+    fn reason(&self, objective: Span) -> MissReason {
+        let mut longest = (MissReason::Execution, Span::ZERO);
+        if self.execution > objective {
+            return longest.0;
+        }
+        for part in self.by_reason() {
+            if part.1 > longest.1 {
+                longest = part;
+            }
+        }
+        longest.0
+    }
+}
+
+/// What a request counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was answered within its objective and without a server error.
+    InTime,
+    /// It was not.
+    Missed(MissReason),
+    /// It does not count: it was malformed, or its client left within the objective.
+    NotJudged,
+}
+
+/// Returns what a request counts as that took `took` from its first arrival in Weir to its end.
+#[must_use]
+pub fn judge(objective: Span, took: Span, ending: Ending, parts: &Parts) -> Verdict {
+    let reason = match ending {
+        Ending::Malformed => return Verdict::NotJudged,
+        Ending::Left if took <= objective => return Verdict::NotJudged,
+        Ending::Left | Ending::Timeout => MissReason::Timeout,
+        Ending::Answered { status } if status >= 500 => MissReason::Failed,
+        Ending::Answered { .. } if took <= objective => return Verdict::InTime,
+        Ending::Answered { .. } => parts.reason(objective),
+        Ending::Refused => MissReason::Refused,
+        Ending::Shed => MissReason::Shed,
+        Ending::Failed => MissReason::Failed,
+    };
+    Verdict::Missed(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OBJECTIVE: Span = Span::from_millis(100);
+
+    fn answered(took_ms: u64, status: u16, parts: &Parts) -> Verdict {
+        let ending = Ending::Answered { status };
+        judge(OBJECTIVE, Span::from_millis(took_ms), ending, parts)
+    }
+
+    #[test]
+    fn reasons_stand_where_their_numbers_say() {
+        for (index, reason) in MissReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+    }
+
+    #[test]
+    fn in_time_is_within_the_objective_and_without_a_server_error() {
+        let none = Parts::default();
+        let failed = Verdict::Missed(MissReason::Failed);
+        assert_eq!(answered(100, 200, &none), Verdict::InTime);
+        assert_eq!(answered(1, 404, &none), Verdict::InTime);
+        assert_eq!(answered(1, 500, &none), failed);
+        assert_eq!(answered(900, 503, &none), failed);
+    }
+
+    #[test]
+    fn a_client_that_leaves_within_the_objective_counts_for_nothing_and_later_as_timeout() {
+        let left = |ms| {
+            judge(
+                OBJECTIVE,
+                Span::from_millis(ms),
+                Ending::Left,
+                &Parts::default(),
+            )
+        };
+        assert_eq!(left(100), Verdict::NotJudged);
+        assert_eq!(left(101), Verdict::Missed(MissReason::Timeout));
+    }
+
+    #[test]
+    fn execution_above_the_objective_is_the_reason_whatever_else_was_longer() {
+        let parts = Parts {
+            queue: Span::from_millis(500),
+            execution: Span::from_millis(101),
+            ..Parts::default()
+        };
+        let execution = Verdict::Missed(MissReason::Execution);
+        assert_eq!(answered(601, 200, &parts), execution);
+        let parts = Parts {
+            execution: OBJECTIVE,
+            ..parts
+        };
+        assert_eq!(
+            answered(600, 200, &parts),
+            Verdict::Missed(MissReason::Queue)
+        );
+    }
+
+    #[test]
+    fn of_equal_parts_the_first_in_order_is_the_reason() {
+        let equal = Span::from_millis(60);
+        let mut parts = Parts {
+            cold_start: equal,
+            queue: equal,
+            lease: equal,
+            load: equal,
+            gate: equal,
+            execution: equal,
+        };
+        for reason in MissReason::ALL.into_iter().take(6) {
+            assert_eq!(answered(360, 200, &parts), Verdict::Missed(reason));
+            match reason {
+                MissReason::ColdStart => parts.cold_start = Span::ZERO,
+                MissReason::Queue => parts.queue = Span::ZERO,
+                MissReason::Lease => parts.lease = Span::ZERO,
+                MissReason::Load => parts.load = Span::ZERO,
+                MissReason::Gate => parts.gate = Span::ZERO,
+                _ => parts.execution = Span::ZERO,
+            }
+        }
+        // Nothing is known.
+        assert_eq!(
+            answered(101, 200, &parts),
+            Verdict::Missed(MissReason::Execution)
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! `Server-Timing` (W3C Server Timing): what each hop of Weir adds to an answer, and what a hop reads of the next one's.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// The header.
+pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+/// Time in the queue of an instance.
+pub const QUEUE: &str = "queue";
+/// Time in which an instance's model was loaded.
+pub const LOAD: &str = "load";
+
+/// Returns the entry `name` with a duration in milliseconds to the microsecond.
+#[must_use]
+pub fn entry(name: &str, span: Duration) -> Option<HeaderValue> {
+    HeaderValue::try_from(format!("{name};dur={:.3}", span.as_secs_f64() * 1e3)).ok()
+}
+
+/// Returns the duration of the last entry `name`: a queue-proxy appends its own after those of the application. `None` if there is
+/// none, or its duration is no number of milliseconds from 0 to a day.
+#[must_use]
+pub fn read(headers: &HeaderMap, name: &str) -> Option<Duration> {
+    let lines = headers.get_all(SERVER_TIMING).iter();
+    let entries = lines.filter_map(|line| line.to_str().ok());
+    let last = entries
+        .flat_map(|line| line.split(','))
+        .filter_map(|entry| {
+            let mut parts = entry.split(';').map(str::trim);
+            (parts.next() == Some(name)).then_some(parts)
+        })
+        .next_back();
+    let millis = last?.find_map(|parameter| parameter.strip_prefix("dur="))?;
+    let millis: f64 = millis.trim_matches('"').parse().ok()?;
+    (0.0..=86_400_000.0)
+        .contains(&millis)
+        .then(|| Duration::from_secs_f64(millis / 1e3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[&'static str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(SERVER_TIMING, HeaderValue::from_static(line));
+        }
+        headers
+    }
+
+    #[test]
+    fn an_entry_reads_as_it_was_written() {
+        let span = Duration::from_micros(12_345);
+        let mut headers = HeaderMap::new();
+        headers.append(SERVER_TIMING, entry(QUEUE, span).unwrap());
+        assert_eq!(read(&headers, QUEUE), Some(span));
+        assert_eq!(read(&headers, LOAD), None);
+    }
+
+    #[test]
+    fn the_last_entry_counts_and_others_of_the_line_are_passed_over() {
+        let headers = headers(&["queue;dur=900, db;desc=\"x\";dur=3", "queue ; dur=2.5"]);
+        assert_eq!(read(&headers, QUEUE), Some(Duration::from_micros(2_500)));
+        assert_eq!(read(&headers, "db"), Some(Duration::from_millis(3)));
+    }
+
+    #[test]
+    fn what_is_no_duration_is_none() {
+        for line in [
+            "queue",
+            "queue;dur",
+            "queue;dur=",
+            "queue;dur=-1",
+            "queue;dur=NaN",
+            "queue;dur=inf",
+            "queue;dur=1e300",
+            "queues;dur=1",
+        ] {
+            assert_eq!(read(&headers(&[line]), QUEUE), None, "{line}");
+        }
+    }
+}
