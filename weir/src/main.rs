@@ -7,6 +7,7 @@ mod softgpu;
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
                 demo::Program::GpuSidecar => {
                     gpu_sidecar::main_with(named("gpu-sidecar", arguments))
                 }
+                demo::Program::Foreign => become_program(arguments),
                 demo::Program::Load => model_server::load::main(named("load", arguments)),
             }
         }
@@ -109,6 +111,17 @@ fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
         let _written = writeln!(std::io::stderr(), "weir: {error:#}");
         ExitCode::from(2)
     })
+}
+
+/// Turns into the program that the first argument names. Who has started this process stays whom it ends with.
+fn become_program(arguments: Vec<OsString>) -> ExitCode {
+    let mut arguments = arguments.into_iter();
+    let Some(name) = arguments.next() else {
+        return ExitCode::from(2);
+    };
+    let error = std::process::Command::new(&name).args(arguments).exec();
+    let _written = writeln!(std::io::stderr(), "weir: {}: {error}", name.display());
+    ExitCode::FAILURE
 }
 
 /// A program's name before its arguments.

@@ -31,7 +31,7 @@ pub fn chosen(labels: &str, what: &str, window: &str, matchers: &str) -> String 
     );
     let of_function = sum(&by, &format!("weir_function_requests_{what}_total"));
     let of_pods = sum(&by, &format!("weir_requests_{what}_total"));
-    format!("({of_function} and on ({own}) ({in_path})) or on ({own}) {of_pods}")
+    format!("(({of_function} and on ({own}) ({in_path})) or on ({own}) {of_pods})")
 }
 
 fn record(name: impl Into<String>, expr: impl Into<String>) -> Record {

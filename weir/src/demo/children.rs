@@ -22,7 +22,7 @@ use super::spawn::Spawn;
 /// Knative's fixed ports, which the queue-proxy listens on.
 const PROXY_PORTS: [u16; 3] = [8012, 8022, 9090];
 /// Where it tells Weir's metrics.
-const METRICS_PORT: u16 = 9091;
+pub(crate) const METRICS_PORT: u16 = 9091;
 /// A model-server's port in a network of its own.
 const MODEL_PORT: u16 = 8080;
 /// The revision that the pods are of, in namespace `default`.
@@ -129,6 +129,14 @@ impl Site {
     }
 }
 
+/// Of which revision a pod is.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(crate) revision: String,
+    /// Further settings of its queue-proxy, which win.
+    pub(crate) environment: Vec<(&'static str, String)>,
+}
+
 /// The running processes. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Children {
@@ -158,6 +166,22 @@ impl Children {
         device: usize,
         settings: Settings,
     ) -> anyhow::Result<Self> {
+        let names = Names {
+            revision: REVISION.to_owned(),
+            environment: Vec::new(),
+        };
+        Self::start_named(site, cost, gpu, device, settings, &names).await
+    }
+
+    /// The same of a revision with another name and further settings.
+    pub(crate) async fn start_named(
+        site: Site,
+        cost: Cost,
+        gpu: &SoftGpu,
+        device: usize,
+        settings: Settings,
+        names: &Names,
+    ) -> anyhow::Result<Self> {
         if let Site::Address(ip) = site {
             are_free(ip, &PROXY_PORTS)?;
         }
@@ -182,7 +206,7 @@ impl Children {
         let knative = [
             ("SERVING_NAMESPACE", "default"),
             ("SERVING_CONFIGURATION", "demo"),
-            ("SERVING_REVISION", REVISION),
+            ("SERVING_REVISION", &*names.revision),
             ("QUEUE_SERVING_PORT", "8012"),
             ("QUEUE_SERVING_TLS_PORT", "8112"),
             ("CONTAINER_CONCURRENCY", "1"),
@@ -206,6 +230,7 @@ impl Children {
         let proxy = proxy
             .environment(knative)
             .environment(settings.environment())
+            .environment(names.environment.clone())
             .environment([
                 ("REVISION_TIMEOUT_SECONDS", TIMEOUT.as_secs().to_string()),
                 ("USER_PORT", app_port.to_string()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 use softgpu::observer::Observer;
-use softgpu_wire::config::Config;
+use softgpu_wire::config::{Config, GpuConfig};
 use softgpu_wire::place;
 use tempfile::TempDir;
 use tokio::process::Child;
@@ -80,6 +80,15 @@ impl SoftGpu {
             gpu.count = count;
         }
         Self::with(config).await
+    }
+
+    /// These GPUs.
+    pub(crate) async fn of(gpus: Vec<GpuConfig>) -> anyhow::Result<Self> {
+        Self::with(Config {
+            gpus,
+            ..Config::default()
+        })
+        .await
     }
 
     /// Of this kind, whose times are multiplied by `time`, with all of its ledger.

@@ -3,6 +3,7 @@
 mod best;
 mod children;
 mod gpu;
+mod observe;
 mod replay;
 mod report;
 mod route;
@@ -66,6 +67,8 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     shares: shares::Options,
+    #[command(flatten)]
+    observe: observe::ObserveOptions,
 }
 
 /// A request's objective in multiples of its service time, unless told otherwise.
@@ -99,11 +102,24 @@ pub(crate) enum Program {
     Load,
     /// What carries a function's requests to its pods.
     ActivatorExt,
+    /// A program of another package: the first argument names it.
+    Foreign,
 }
 
 /// Runs the demo. An error is the user's to mend: exit code 2. Exit code 1: a request was not answered
 /// exactly once; with `--strict`, shares were measured on a machine that was too late.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.observe.is_set() {
+        if let Some(option) = arguments.given_beside_observe() {
+            anyhow::bail!("{option} does not belong to --observe");
+        }
+        let own = &arguments.observe;
+        let (bind, seconds, json) = (arguments.bind, arguments.seconds, arguments.json);
+        return until_interrupted(observe::run(own, bind, seconds, json));
+    }
+    if let Some(option) = arguments.observe.first_given() {
+        anyhow::bail!("{option} belongs to --observe");
+    }
     if arguments.scenario != Scenario::Route && arguments.speeds != route::Speeds::default() {
         anyhow::bail!("--speeds belongs to --scenario route");
     }
@@ -125,6 +141,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 impl Arguments {
+    /// Returns an option that `--observe` has no use for, and that was given.
+    fn given_beside_observe(&self) -> Option<&'static str> {
+        if self.scenario != Scenario::Deadline {
+            return Some("--scenario");
+        }
+        if self.trace.is_some() {
+            return Some("--trace");
+        }
+        self.shares.first_given()
+    }
+
     /// Returns the slice of the trace that instances whose speeds have this sum are sent.
     fn workload(&self, capacity: f64) -> anyhow::Result<Workload> {
         if let Some(option) = self.shares.first_given() {

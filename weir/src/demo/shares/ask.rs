@@ -75,6 +75,10 @@ pub(crate) struct Pod {
     pub(crate) idle_for: f64,
     /// What keeps it from using its tokens in the measured span.
     pub(crate) hindrance: Option<Hindrance>,
+    /// `weir.dev/function`, where it is not a function alone.
+    pub(crate) function: Option<&'static str>,
+    /// `weir.dev/gpu-memory`.
+    pub(crate) memory: Option<&'static str>,
 }
 
 /// By what rule the agent gives tokens: see its configuration.
@@ -288,6 +292,8 @@ fn plain() -> Told {
             idle_from: 0.0,
             idle_for: 0.0,
             hindrance: None,
+            function: None,
+            memory: None,
         },
         work: None,
     }

@@ -24,7 +24,8 @@ use super::report::print;
 pub(crate) use ask::{Ask, Options, Pod, Rule, Work, pods};
 pub(crate) use hindrance::Hindrance;
 use measure::{Got, Stretch, TOKEN_NS, Track, float};
-use node::{Node, Stamps};
+pub(crate) use node::Node;
+use node::Stamps;
 pub(crate) use report::{new_table, rate};
 
 /// How long it is measured unless told otherwise, in s.

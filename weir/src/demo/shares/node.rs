@@ -29,6 +29,8 @@ use super::measure::Stretch;
 /// What the agent plans for, in per cent of a slot's SMs and time: as much as it takes, since what is asked for may be all
 /// that there is, or more.
 const PLANNED_PERCENT: u32 = 400;
+/// What a GPU costs for an hour on the dashboards of cost, in no currency.
+const GPU_HOUR: f64 = 2.5;
 /// What takes longer is broken.
 const READY_MAX: Duration = Duration::from_secs(20);
 /// A load has computed its first batch within this time, whatever quota it has.
@@ -321,6 +323,27 @@ impl Node {
         self.pods.iter().map(of).collect()
     }
 
+    /// Where the agent's metrics are.
+    pub(crate) const fn metrics(&self) -> SocketAddr {
+        self.metrics
+    }
+
+    /// The agent's process.
+    pub(crate) fn agent_pid(&self) -> Option<u32> {
+        self.agent.id()
+    }
+
+    /// The processes of MPS daemons that run.
+    pub(crate) async fn mps_daemons(&self) -> anyhow::Result<Vec<u32>> {
+        let (_, text) = get(self.control, "/v1/slots", &[])
+            .await
+            .context("the agent does not answer")?;
+        let slots: Value = serde_json::from_str(&text).context("the agent's list of slots")?;
+        let all = slots["slots"].as_array().into_iter().flatten();
+        let pids = all.filter_map(|slot| slot["mps"]["state"]["pid"].as_u64());
+        Ok(pids.filter_map(|pid| u32::try_from(pid).ok()).collect())
+    }
+
     /// Whether all loads still run.
     pub(crate) fn check_loads(&mut self) -> anyhow::Result<()> {
         for load in &mut self.pods {
@@ -492,13 +515,19 @@ fn publish(pods: &Path, pod: &Pod) -> anyhow::Result<()> {
         let text = text.trim_end_matches('0').trim_end_matches('.');
         text.to_owned()
     };
-    let annotations = format!(
+    let mut annotations = format!(
         "weir.dev/isolation=\"shared\"\nweir.dev/sm-percent=\"{}\"\nweir.dev/quota-request=\"{}\"\n\
          weir.dev/quota-limit=\"{}\"\n",
         plain((sm_percent * 100.0).round() / 100.0),
         plain(*request),
         plain(*limit),
     );
+    for (key, value) in [("function", pod.function), ("gpu-memory", pod.memory)] {
+        if let Some(value) = value {
+            // A string takes everything.
+            let _written = writeln!(annotations, "weir.dev/{key}=\"{value}\"");
+        }
+    }
     fs::write(filled.join("annotations"), annotations).with_context(place)?;
     fs::rename(&filled, pods.join(&pod.name)).with_context(place)
 }
@@ -528,5 +557,6 @@ fn configuration(gpu: &Path, run: &Path, preload: &Path, ask: &Ask) -> String {
         text.push_str("backfill = \"0\"\n");
     }
     let _written = writeln!(text, "[slots]\nplan = {PLANNED_PERCENT}");
+    let _written = writeln!(text, "[price]\ngpu-hour = {GPU_HOUR}");
     text
 }

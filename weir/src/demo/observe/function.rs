@@ -1,0 +1,178 @@
+//! The functions: what each costs, how it is called, and why its requests miss their objective.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use model_server::Cost;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::super::children::Names;
+
+/// A function of the demo.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Function {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Its objective, in ms.
+    pub(super) objective_ms: u64,
+    /// What each of its requests computes, in ms.
+    pub(super) cost_ms: u64,
+    /// Requests at once.
+    pub(super) burst: u32,
+    /// Time from one burst to the next, in ms.
+    pub(super) period_ms: u64,
+    /// Requests that may wait at its pod.
+    pub(super) depth: u32,
+    /// Why its requests miss: what "Why missed" has to name first; `None`: they do not.
+    pub(super) cause: Option<&'static str>,
+}
+
+/// The function that shows everything on `weir-function`.
+pub(super) const SHOWN: &str = "burst";
+/// The function whose application breaks off.
+pub(super) const BROKEN: &str = "broken";
+/// The function that has no instance at first.
+pub(super) const COLD: &str = "cold";
+
+/// All of them.
+pub(super) const FUNCTIONS: [Function; 5] = [
+    Function {
+        name: "steady",
+        objective_ms: 2_000,
+        cost_ms: 10,
+        burst: 1,
+        period_ms: 200,
+        depth: 10,
+        cause: None,
+    },
+    // Each burst keeps the instance busy for longer than the objective.
+    Function {
+        name: SHOWN,
+        objective_ms: 200,
+        cost_ms: 25,
+        burst: 24,
+        period_ms: 1_500,
+        depth: 100,
+        cause: Some("queue"),
+    },
+    Function {
+        name: "tight",
+        objective_ms: 30,
+        cost_ms: 60,
+        burst: 1,
+        period_ms: 250,
+        depth: 10,
+        cause: Some("execution"),
+    },
+    Function {
+        name: BROKEN,
+        objective_ms: 2_000,
+        cost_ms: 10,
+        burst: 1,
+        period_ms: 250,
+        depth: 10,
+        cause: Some("failed"),
+    },
+    Function {
+        name: COLD,
+        objective_ms: 200,
+        cost_ms: 10,
+        burst: 4,
+        period_ms: 60_000,
+        depth: 10,
+        cause: Some("cold-start"),
+    },
+];
+
+impl Function {
+    /// Returns the name of its one revision.
+    pub(super) fn revision(&self) -> String {
+        format!("{}-00001", self.name)
+    }
+
+    /// Returns what its model-server computes for each request.
+    pub(super) const fn cost(&self) -> Cost {
+        Cost {
+            fixed_ns: self.cost_ms * 1_000_000,
+            per_input_ns: 0,
+            per_output_ns: 0,
+        }
+    }
+
+    /// Returns the settings of its queue-proxy.
+    pub(super) fn names(&self) -> Names {
+        Names {
+            revision: self.revision(),
+            environment: vec![
+                ("SERVING_SERVICE", self.name.to_owned()),
+                ("SERVING_POD", format!("{}-pod", self.revision())),
+                ("WEIR_FUNCTION", self.name.to_owned()),
+                ("WEIR_QUEUE_DEPTH", self.depth.to_string()),
+                ("WEIR_LATE", "serve".to_owned()),
+                ("SERVING_LOGGING_LEVEL", "error".to_owned()),
+            ],
+        }
+    }
+
+    /// Returns its annotations.
+    pub(super) fn annotations(&self) -> Vec<(String, String)> {
+        [
+            ("weir.dev/slo", format!("{}ms", self.objective_ms)),
+            ("weir.dev/function", self.name.to_owned()),
+            ("weir.dev/queue-depth", self.depth.to_string()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into()
+    }
+}
+
+/// Sends a function's requests to activator-ext at `address` until `end`, whatever is answered. Returns how many were answered by an
+/// HTTP response, and how many were not.
+pub(super) async fn call(
+    function: Function,
+    address: SocketAddr,
+    end: Instant,
+    burst: u32,
+) -> (u64, u64) {
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let mut tick = interval(Duration::from_millis(function.period_ms));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut requests = JoinSet::new();
+    while Instant::now() < end {
+        tokio::select! {
+            _tick = tick.tick() => {}
+            () = tokio::time::sleep_until(end) => break,
+        }
+        for _ in 0..burst {
+            requests.spawn(request(client.clone(), address, function.revision()));
+        }
+    }
+    let answered = requests.join_all().await;
+    let ok = answered.iter().filter(|is_answered| **is_answered).count() as u64;
+    (ok, answered.len() as u64 - ok)
+}
+
+async fn request(
+    client: Client<HttpConnector, Full<Bytes>>,
+    address: SocketAddr,
+    revision: String,
+) -> bool {
+    let request = http::Request::post(format!("http://{address}/infer"))
+        .header("knative-serving-namespace", "default")
+        .header("knative-serving-revision", revision)
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from_static(b"{\"input\":0,\"output\":0}")));
+    let Ok(request) = request else {
+        return false;
+    };
+    match client.request(request).await {
+        Ok(response) => response.into_body().collect().await.is_ok(),
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,184 @@
+//! `weir demo --observe`: functions on real programs, a real Prometheus that scrapes them, and every query that the dashboards and rules
+//! send.
+//!
+//! Some functions are made to miss their objectives for known causes; what "Why missed" of `weir-function` names first is compared with
+//! them.
+
+mod cluster;
+mod function;
+mod prometheus;
+mod queries;
+mod report;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::{Args, ValueEnum};
+use tokio::time::Instant;
+
+use super::report::print;
+use cluster::Cluster;
+use prometheus::Prometheus;
+use report::Report;
+
+/// How long functions are called before queries are sent, in s: a rate needs two scrapes, and each cause a few requests.
+const SECONDS: f64 = 45.0;
+/// An alert that is to fire does so within this time.
+const ALERT_MAX: Duration = Duration::from_secs(90);
+
+/// What can be chosen for `--observe`.
+#[derive(Debug, Args)]
+pub(crate) struct ObserveOptions {
+    /// Run functions under a real Prometheus (the program `prometheus` of Debian's package), and send every query of Weir's
+    /// dashboards and rules; exit code 1 if one fails or is empty.
+    #[arg(long)]
+    observe: bool,
+    /// With --observe: leave Prometheus up for so many seconds, and print its address.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    hold: Option<u64>,
+    /// With --observe: break a part of Weir, and wait until its alert fires. Alerts that hold for minutes hold for 20 s here.
+    #[arg(long, value_enum, value_name = "PART")]
+    r#break: Option<Broken>,
+}
+
+/// What is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Broken {
+    /// The node's agent is killed.
+    Agent,
+    /// The MPS daemons of the node's slots are killed, and their control program is gone.
+    Mps,
+    /// A function is sent far more than its queue holds.
+    Queue,
+}
+
+impl Broken {
+    /// Returns the alert that is to fire.
+    const fn alert(self) -> &'static str {
+        match self {
+            Self::Agent => "WeirAgentDown",
+            Self::Mps => "WeirMpsDown",
+            Self::Queue => "WeirQueueFull",
+        }
+    }
+}
+
+impl ObserveOptions {
+    pub(crate) const fn is_set(&self) -> bool {
+        self.observe
+    }
+
+    /// Returns the first option that needs `--observe` and was given without it.
+    pub(crate) const fn first_given(&self) -> Option<&'static str> {
+        match (self.hold, self.r#break) {
+            (Some(_), _) => Some("--hold"),
+            (_, Some(_)) => Some("--break"),
+            _ => None,
+        }
+    }
+}
+
+/// Runs it. Exit code 1: a query failed or was empty, a cause was not named, or the alert of what was broken did not fire.
+pub(super) async fn run(
+    options: &ObserveOptions,
+    bind: std::net::IpAddr,
+    seconds: Option<f64>,
+    is_json: bool,
+) -> anyhow::Result<ExitCode> {
+    let begin = Instant::now();
+    let version = prometheus::installed()?;
+    let mut cluster = Cluster::start(bind).await?;
+    let mut prometheus = Prometheus::start(version, &cluster.targets()).await?;
+    prometheus.scrapes_all(cluster.targets().len()).await?;
+    let end = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(SECONDS));
+    let calls = function::FUNCTIONS.map(|function| {
+        tokio::spawn(function::call(
+            function,
+            cluster.address(),
+            end,
+            function.burst,
+        ))
+    });
+    // Two scrapes see the first counts; then the causes begin.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    cluster.warm();
+    cluster.break_application()?;
+    for call in calls {
+        let (_answered, lost) = call.await?;
+        ensure!(lost == 0, "{lost} requests had no answer at all");
+        cluster.check()?;
+    }
+    // The last scrape has the last counts.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let sent = queries::send(&mut prometheus).await?;
+    let causes = queries::causes(&mut prometheus).await?;
+    let targets = prometheus.targets().await?;
+    let fired = match options.r#break {
+        Some(broken) => fires(broken, &cluster, &mut prometheus).await?,
+        None => true,
+    };
+    let firing = prometheus.firing().await?;
+    let report = Report::new(
+        sent,
+        targets,
+        causes,
+        firing,
+        prometheus.version.clone(),
+        begin.elapsed().as_secs_f64(),
+    );
+    let text = if is_json {
+        serde_json::to_string(&report)?
+    } else {
+        report.text()
+    };
+    print(&text)?;
+    if let Some(hold) = options.hold {
+        print(&format!(
+            "\nPrometheus: http://{}/ for {hold} s",
+            prometheus.address()
+        ))?;
+        tokio::time::sleep(Duration::from_secs(hold)).await;
+    }
+    Ok(if report.is_good() && fired {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Breaks a part and waits until its alert fires. Returns whether it has.
+async fn fires(
+    broken: Broken,
+    cluster: &Cluster,
+    prometheus: &mut Prometheus,
+) -> anyhow::Result<bool> {
+    let end = Instant::now() + ALERT_MAX;
+    match broken {
+        Broken::Agent => cluster.kill_agent()?,
+        Broken::Mps => cluster.break_mps().await?,
+        Broken::Queue => {}
+    }
+    let flooded = function::FUNCTIONS
+        .into_iter()
+        .find(|own| own.name == function::SHOWN);
+    let flood = flooded
+        .filter(|_| broken == Broken::Queue)
+        .map(|own| tokio::spawn(function::call(own, cluster.address(), end, 20 * own.depth)));
+    while Instant::now() < end {
+        if prometheus
+            .firing()
+            .await?
+            .iter()
+            .any(|name| name == broken.alert())
+        {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    if let Some(flood) = flood {
+        flood.abort();
+    }
+    let firing = prometheus.firing().await?;
+    Ok(firing.iter().any(|name| name == broken.alert()))
+}

@@ -1,0 +1,80 @@
+//! All queries, sent once each, and what "Why missed" names.
+
+use dashboards::queries::{Query, Variables, queries};
+
+use super::function::{FUNCTIONS, SHOWN};
+use super::prometheus::Prometheus;
+use super::report::{Cause, Failure};
+
+/// For rates: fifteen scrapes.
+const INTERVAL: &str = "15s";
+/// For what counts over the shown time: all of the demo.
+const RANGE: &str = "10m";
+
+fn variables<'a>(chosen: &'a [(&'a str, &'a str)]) -> Variables<'a> {
+    Variables {
+        interval: INTERVAL,
+        range: RANGE,
+        chosen,
+    }
+}
+
+/// The queries that were sent, and those that failed or were empty.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    pub(super) queries: Vec<Query>,
+    pub(super) errors: Vec<Failure>,
+    pub(super) empty: Vec<Failure>,
+}
+
+/// Sends all queries.
+pub(super) async fn send(prometheus: &mut Prometheus) -> anyhow::Result<Sent> {
+    let chosen = [("namespace", "default"), ("function", SHOWN)];
+    let mut sent = Sent::default();
+    for query in queries(&variables(&chosen)) {
+        let failure = |why: String| Failure {
+            file: query.file.clone(),
+            panel: query.panel.clone(),
+            expr: query.expr.clone(),
+            why,
+        };
+        match prometheus.query(&query.expr).await? {
+            Ok(samples) if samples.is_empty() => sent.empty.push(failure("no series".to_owned())),
+            Ok(_) => {}
+            Err(why) => sent.errors.push(failure(why)),
+        }
+        sent.queries.push(query);
+    }
+    Ok(sent)
+}
+
+/// Returns for each function that was made to miss what "Why missed" names first.
+pub(super) async fn causes(prometheus: &mut Prometheus) -> anyhow::Result<Vec<Cause>> {
+    let mut causes = Vec::new();
+    for function in FUNCTIONS {
+        let Some(made) = function.cause else {
+            continue;
+        };
+        let chosen = [("namespace", "default"), ("function", function.name)];
+        let all = queries(&variables(&chosen));
+        let why = all
+            .iter()
+            .find(|query| query.file == "weir-function.json" && query.panel == "Why missed");
+        let mut named = String::new();
+        if let Some(query) = why
+            && let Ok(samples) = prometheus.query(&query.expr).await?
+            && let Some(first) = samples.first()
+        {
+            named = first.labels["reason"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+        }
+        causes.push(Cause {
+            function: function.name,
+            made,
+            named,
+        });
+    }
+    Ok(causes)
+}

@@ -1,0 +1,151 @@
+//! `weir demo --observe` as its users start it: with Debian's Prometheus, and without.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stderr, reason = "says what was not done")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// What takes longer is broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn weir(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("demo").args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn text(output: &Output) -> (Option<i32>, String) {
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), told)
+}
+
+fn has_prometheus() -> bool {
+    let is_there = Command::new("prometheus").arg("--version").output().is_ok();
+    if !is_there {
+        eprintln!("not checked: prometheus is not installed (Debian's package prometheus)");
+    }
+    is_there
+}
+
+/// The command lines of Prometheus processes that work in this folder.
+fn running_in(folder: &Path) -> Vec<String> {
+    let folder = folder.display().to_string();
+    let entries = fs::read_dir("/proc").unwrap();
+    let lines = entries.filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
+    lines
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.starts_with("prometheus ") && line.contains(&folder))
+        .collect()
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused_with_exit_code_2() {
+    for (arguments, expected) in [
+        (&["--hold", "5"][..], "--hold belongs to --observe"),
+        (&["--break", "agent"], "--break belongs to --observe"),
+        (
+            &["--observe", "--scenario", "route"],
+            "--scenario does not belong to --observe",
+        ),
+        (
+            &["--observe", "--rule", "weir"],
+            "--rule does not belong to --observe",
+        ),
+        (&["--observe", "--bind", "::1"], "needs an IPv4 address"),
+        (
+            &["--observe", "--break", "disk"],
+            "possible values: agent, mps, queue",
+        ),
+    ] {
+        let (code, told) = text(&weir(arguments).output().unwrap());
+        assert_eq!(code, Some(2), "{arguments:?}: {told}");
+        assert!(told.contains(expected), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn without_prometheus_the_package_is_named_and_the_exit_code_is_2() {
+    let output = weir(&["--observe"])
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    let (code, told) = text(&output);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("apt-get install prometheus"), "{told}");
+}
+
+#[test]
+fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
+    if !has_prometheus() {
+        return;
+    }
+    let arguments = [
+        "--observe",
+        "--json",
+        "--seconds",
+        "12",
+        "--break",
+        "agent",
+        "--bind",
+        "127.0.41.1",
+    ];
+    let output = weir(&arguments).output().unwrap();
+    let (code, told) = text(&output);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
+    assert_eq!(report["failures"], serde_json::json!([]), "{report}");
+    assert_eq!(
+        (&report["errors"], &report["empty"]),
+        (&0.into(), &0.into())
+    );
+    assert!(report["queries"].as_u64().unwrap() >= 60, "{report}");
+    assert_eq!(report["targets"]["up"], 8);
+    for cause in report["causes"].as_array().unwrap() {
+        assert_eq!(cause["made"], cause["named"], "{report}");
+    }
+    let firing = report["alerts_firing"].as_array().unwrap();
+    assert!(firing.contains(&"WeirAgentDown".into()), "{report}");
+    assert_eq!(code, Some(0), "{told}");
+}
+
+#[test]
+fn a_demo_that_is_killed_leaves_no_prometheus_behind() {
+    if !has_prometheus() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = weir(&["--observe", "--bind", "127.0.42.1"])
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("there is a Prometheus", || {
+        !running_in(folder.path()).is_empty()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("it is gone", || running_in(folder.path()).is_empty());
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{what}: not within {PATIENCE:?}"
+        );
+        pause();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test that polls has no runtime"
+)]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(50));
+}
