@@ -360,6 +360,9 @@ impl Data {
                     }
                     if let Some(exchange) = &exchange {
                         exchange.upstream_answered(response.status().as_u16());
+                        if is_shed_by_pod(&response) {
+                            exchange.note(Outcome::Shed);
+                        }
                         let part = |name| server_timing::read(response.headers(), name);
                         exchange.note_upstream_parts(
                             part(server_timing::QUEUE).unwrap_or_default(),
@@ -583,6 +586,13 @@ async fn pass_on(
     // The pod's queue-proxy has seen to the type.
     response.extensions_mut().remove::<forward::Untyped>();
     response
+}
+
+/// Whether a pod's queue-proxy has shed a request, which its application has not seen then.
+fn is_shed_by_pod(response: &Response<Incoming>) -> bool {
+    response.status() == StatusCode::SERVICE_UNAVAILABLE
+        && response.headers().contains_key(respond::ENVOY_RATELIMITED)
+        && server_timing::read(response.headers(), server_timing::QUEUE).is_none()
 }
 
 /// Whether a pod says that its application does not answer. Refusals for lateness are marked otherwise, and are none.

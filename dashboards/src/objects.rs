@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::boards::boards;
+use crate::catalogue::{Kind, Metric, Program};
 use crate::rules::{alerts, alerts_yaml, records, records_yaml};
 
 const WRITTEN: &str = "# Written by `cargo run -p dashboards -- write`.\n";
@@ -102,7 +103,8 @@ struct Monitor {
     namespaces: &'static str,
     selector: &'static str,
     port: &'static str,
-    relabelings: &'static str,
+    /// The programs are users': what a page says of its target does not count.
+    is_users: bool,
 }
 
 const NODE: &str = "{ sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node }";
@@ -114,7 +116,7 @@ const MONITORS: [Monitor; 4] = [
         namespaces: "",
         selector: "matchLabels: { app.kubernetes.io/name: weir-control }",
         port: "metrics",
-        relabelings: "",
+        is_users: false,
     },
     Monitor {
         name: "weir-activator",
@@ -122,7 +124,7 @@ const MONITORS: [Monitor; 4] = [
         namespaces: "{ matchNames: [knative-serving] }",
         selector: "matchLabels: { app.kubernetes.io/name: weir-activator }",
         port: "metrics",
-        relabelings: "",
+        is_users: false,
     },
     Monitor {
         name: "weir-agent",
@@ -130,7 +132,7 @@ const MONITORS: [Monitor; 4] = [
         namespaces: "{ matchNames: [weir-agent] }",
         selector: "matchLabels: { app.kubernetes.io/name: weir-agent }",
         port: "metrics",
-        relabelings: "",
+        is_users: false,
     },
     Monitor {
         name: "weir-queue-proxy",
@@ -138,21 +140,41 @@ const MONITORS: [Monitor; 4] = [
         namespaces: "{ any: true }",
         selector: "matchExpressions: [{ key: serving.knative.dev/revision, operator: Exists }]",
         port: "http-usermetric",
-        relabelings: "    # Others serve nothing there: an annotation other than weir.dev/limit-* opts in.\n    \
-             - { action: labelmap, regex: '__meta_kubernetes_pod_annotationpresent_weir_dev_(?:[a-km-z].*|l[a-hj-z].*)', replacement: __tmp_weir }\n    \
-             - { action: keep, sourceLabels: [__tmp_weir], regex: 'true' }\n    \
-             - { sourceLabels: [__meta_kubernetes_namespace], targetLabel: pod_namespace }\n    \
-             # Pods are their users': of what they export, only what is of their own namespace and of Weir counts. Prometheus 2.41 or newer.\n    \
-             metricRelabelings:\n    \
-             - { action: keepequal, sourceLabels: [namespace], targetLabel: pod_namespace }\n    \
-             - { action: labeldrop, regex: pod_namespace }\n",
+        is_users: true,
     },
 ];
 
+/// Pods with an annotation of Weir: others serve nothing there. `weir.dev/limit-*` opts in nothing.
+const OPTED_IN: &str = "    \
+    # Others serve nothing there: an annotation other than weir.dev/limit-* opts in.\n    \
+    - { action: labelmap, regex: '__meta_kubernetes_pod_annotationpresent_weir_dev_(?:[a-km-z].*|l[a-hj-z].*)', replacement: __tmp_weir }\n    \
+    - { action: keep, sourceLabels: [__tmp_weir], regex: 'true' }\n";
+
+/// Returns what is kept of a page that a user's pod may have written: the families of queue-proxy, under labels of the target.
+fn kept(catalogue: &[Metric]) -> String {
+    let own = catalogue
+        .iter()
+        .filter(|metric| metric.programs.contains(&Program::QueueProxy));
+    let names: Vec<_> = own
+        .map(|metric| match metric.kind {
+            Kind::Histogram => format!("{}_(bucket|sum|count)", metric.name),
+            Kind::Counter | Kind::Gauge => metric.name.clone(),
+        })
+        .collect();
+    format!(
+        "    # A pod is its user's: of its page only queue-proxy's families count, with the namespace, pod and job of the target.\n    \
+         metricRelabelings:\n    \
+         - {{ action: keep, sourceLabels: [__name__], regex: '{}' }}\n    \
+         - {{ action: labeldrop, regex: 'exported_.*' }}\n",
+        names.join("|")
+    )
+}
+
 /// Returns the PodMonitor objects of the Prometheus Operator. None of the programs' metrics is behind a Service, so none is a
-/// ServiceMonitor. The label `namespace` of a metric is the function's, and stays.
+/// ServiceMonitor. The label `namespace` of a metric is the function's, and stays; of a queue-proxy it is the pod's own, which the target
+/// says.
 #[must_use]
-pub fn monitors() -> String {
+pub fn monitors(catalogue: &[Metric]) -> String {
     let mut text = WRITTEN.to_owned();
     for (index, own) in MONITORS.iter().enumerate() {
         let Monitor {
@@ -161,8 +183,15 @@ pub fn monitors() -> String {
             namespaces,
             selector,
             port,
-            relabelings,
+            is_users,
         } = own;
+        let (limits, opted_in, kept) = if *is_users {
+            let limits = "  sampleLimit: 1000\n  labelLimit: 40\n  labelValueLengthLimit: 300\n";
+            (limits, OPTED_IN, kept(catalogue))
+        } else {
+            ("", "", String::new())
+        };
+        let honor = !is_users;
         let separator = if index == 0 { "" } else { "---\n" };
         let namespaces = if namespaces.is_empty() {
             String::new()
@@ -175,13 +204,14 @@ pub fn monitors() -> String {
              kind: PodMonitor\n\
              metadata: {{ name: {name}, namespace: weir-system }}\n\
              spec:\n\
-             {namespaces}  selector: {{ {selector} }}\n  \
-               podMetricsEndpoints:\n  \
+             {namespaces}  selector: {{ {selector} }}\n\
+             {limits}  podMetricsEndpoints:\n  \
                - port: {port}\n    \
-                 honorLabels: true\n    \
+                 interval: 30s\n    \
+                 honorLabels: {honor}\n    \
                  relabelings:\n    \
                  - {NODE}\n\
-             {relabelings}"
+             {opted_in}{kept}"
         );
     }
     text

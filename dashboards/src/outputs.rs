@@ -39,6 +39,7 @@ pub fn test_step(alert: &Alert) -> u32 {
 /// # Errors
 /// The catalogue cannot be used.
 pub fn outputs() -> Result<Vec<Output>, CatalogueError> {
+    let catalogue = catalogue()?;
     let alerts = alerts();
     let tests = |minutes: u32| {
         let own: Vec<_> = alerts
@@ -50,7 +51,7 @@ pub fn outputs() -> Result<Vec<Output>, CatalogueError> {
     let mut all: Vec<(String, String)> = vec![
         (
             "docs/metrics.md".to_owned(),
-            reference::markdown(&catalogue()?),
+            reference::markdown(&catalogue),
         ),
         (
             "dashboards/rules/weir-recording.yaml".to_owned(),
@@ -86,7 +87,7 @@ pub fn outputs() -> Result<Vec<Output>, CatalogueError> {
         ),
         (
             "manifests/components/monitoring/monitors.yaml".to_owned(),
-            objects::monitors(),
+            objects::monitors(&catalogue),
         ),
         (
             "manifests/components/monitoring/rules.yaml".to_owned(),

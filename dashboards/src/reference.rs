@@ -12,7 +12,8 @@ const HEAD: &str = "\
 Every metric that Weir's own programs export, in Prometheus' text format. Names, types, labels and help texts are compared with the
 running programs by tests. Every counter starts at 0 with its process.
 
-- `namespace` is the function's namespace, so scrape with `honorLabels: true` (the monitors of `manifests/components/monitoring` do).
+- `namespace` is the function's namespace, so scrape with `honorLabels: true` (the monitors of `manifests/components/monitoring` do). Not
+  queue-proxies: a pod is its user's, and its namespace is the target's.
 - `function` is `weir.dev/function`, else the Knative Service's name, else the configuration's: a roll-out continues its series.
 - Attainment is `weir_function_requests_*` where activator-ext is in the path, else `weir_requests_*`. Never add the two: the recording
   rules `namespace_function:weir_requests_judged:increase5m` and their like choose.
@@ -72,8 +73,8 @@ pub fn markdown(catalogue: &[Metric]) -> String {
         }
     }
     text.push_str(
-        "\n`(pod)`: with `[metrics] pods = true` in the agent's configuration these have the label `pod`; what pods that are gone have \
-         used stays in a series without it, so that sums never fall.\n",
+        "\n`(pod)`: with `[metrics] pods = true` in the agent's configuration these have the label `pod`, and a pod's series ends with it. \
+         Without, one series has what all pods have used, those that are gone included.\n",
     );
     text
 }

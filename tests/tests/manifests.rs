@@ -513,10 +513,14 @@ fn monitors_and_network_policies_name_pods_and_ports_that_there_are() {
     for monitor in &monitors {
         let spec = &monitor["spec"];
         let endpoint = &spec["podMetricsEndpoints"][0];
-        assert_eq!(endpoint["honorLabels"], true, "{monitor}");
-        let port = endpoint["port"].as_str().unwrap();
         let labels = &spec["selector"]["matchLabels"];
+        // What a user's pod says of its namespace or job does not count.
+        assert_eq!(endpoint["honorLabels"], !labels.is_null(), "{monitor}");
+        let port = endpoint["port"].as_str().unwrap();
         if labels.is_null() {
+            for limit in ["sampleLimit", "labelLimit", "labelValueLengthLimit"] {
+                assert!(spec[limit].is_u64(), "{monitor}");
+            }
             // Container queue-proxy, as Knative's controller makes it.
             assert_eq!(port, "http-usermetric");
             continue;

@@ -109,6 +109,9 @@ fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         // Nobody to tell if this fails.
         let _written = writeln!(std::io::stderr(), "weir: {error:#}");
+        if error.is::<demo::PrometheusError>() {
+            return ExitCode::FAILURE;
+        }
         ExitCode::from(2)
     })
 }

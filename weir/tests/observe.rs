@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// What takes longer is broken.
@@ -56,6 +57,12 @@ fn what_does_not_belong_together_is_refused_with_exit_code_2() {
             "--rule does not belong to --observe",
         ),
         (&["--observe", "--bind", "::1"], "needs an IPv4 address"),
+        (&["--html", "x"], "--html belongs to --observe"),
+        (
+            &["--observe", "--html", "/nowhere/at/all"],
+            "the folder above it is missing",
+        ),
+        (&["--observe", "--html", "/etc/passwd"], "is no folder"),
         (
             &["--observe", "--break", "disk"],
             "possible values: agent, mps, queue",
@@ -83,6 +90,9 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
     if !has_prometheus() {
         return;
     }
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("pages");
+    let html = pages.display().to_string();
     let arguments = [
         "--observe",
         "--json",
@@ -92,6 +102,8 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
         "agent",
         "--bind",
         "127.0.41.1",
+        "--html",
+        &html,
     ];
     let output = weir(&arguments).output().unwrap();
     let (code, told) = text(&output);
@@ -109,6 +121,18 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
     let firing = report["alerts_firing"].as_array().unwrap();
     assert!(firing.contains(&"WeirAgentDown".into()), "{report}");
     assert_eq!(code, Some(0), "{told}");
+    // Each dashboard is a page with all of its panels, which fetches nothing.
+    for board in dashboards::boards::boards() {
+        let page = fs::read_to_string(pages.join(format!("{}.html", board.uid))).unwrap();
+        assert!(page.contains("Content-Security-Policy") && !page.contains("<script"));
+        for panel in board.json()["panels"].as_array().unwrap() {
+            let title = panel["title"].as_str().unwrap();
+            let title = title.replace('\'', "&#39;");
+            assert!(page.contains(&title), "{}: {title}", board.uid);
+        }
+    }
+    let page = fs::read_to_string(pages.join("weir-function.html")).unwrap();
+    assert!(!page.contains("There are no values."), "{page}");
 }
 
 #[test]
@@ -129,6 +153,37 @@ fn a_demo_that_is_killed_leaves_no_prometheus_behind() {
     child.kill().unwrap();
     child.wait().unwrap();
     until("it is gone", || running_in(folder.path()).is_empty());
+}
+
+#[test]
+fn a_prometheus_that_dies_ends_the_demo_with_its_last_words_and_exit_code_1() {
+    if !has_prometheus() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let child = weir(&["--observe", "--seconds", "5", "--bind", "127.0.43.1"])
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("there is a Prometheus", || {
+        !running_in(folder.path()).is_empty()
+    });
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let entry = entry.ok()?;
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let is_own =
+            line.starts_with("prometheus ") && line.contains(&folder.path().display().to_string());
+        is_own.then(|| entry.file_name().into_string().ok()?.parse().ok())?
+    });
+    for pid in pids {
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    }
+    let (code, told) = text(&child.wait_with_output().unwrap());
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("Prometheus has ended"), "{told}");
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -18,7 +18,7 @@ pub(super) fn board() -> Board {
     let max = |metric: &str| format!("max by (slot, gpu) ({})", own(metric, OWN));
     // An instance has its slot, or its part of a shared one's plan, whether it computes or not.
     let allocated = format!(
-        "sum by (namespace, function, slot, gpu) (clamp_max({}, 1))",
+        "clamp_max(sum by (namespace, function, slot, gpu) ({}), 1)",
         own("weir_gpu_quota_limit_ratio", OWN),
     );
     let used = rate_by(

@@ -48,7 +48,7 @@ pub(super) fn board() -> Board {
                         .query(&judged, "judged").size(4, 4).link("weir-fleet"),
                     Panel::new(Drawing::Stat, "Instances that serve", Unit::Short,
                         "Instances to which activator-ext sends requests. None while requests wait is a cold start.")
-                        .query(format!("sum({})", own("weir_instances", &format!("{OWN},state=\"ready\""))), "ready").size(4, 4).link("weir-routing"),
+                        .query(format!("sum(max by (namespace, function, state) ({}))", own("weir_instances", &format!("{OWN},state=\"ready\""))), "ready").size(4, 4).link("weir-routing"),
                     Panel::new(Drawing::Stat, "Budget burn, last hour", Unit::Short,
                         "How many times faster than allowed the function misses: at 1 it uses up exactly its budget.")
                         .query(format!("{} / ({} > 0) / on (namespace, function) {}", recorded("namespace_function:weir_requests_missed:increase1h"), recorded("namespace_function:weir_requests_judged:increase1h"), recorded("namespace_function:weir_slo_budget:ratio")), "burn")

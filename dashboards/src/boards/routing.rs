@@ -28,7 +28,7 @@ pub(super) fn board() -> Board {
                         .query(format!("sum by (namespace, function) ({})", own("weir_function_waiting", OWN)), LEGEND).link("weir-function"),
                     Panel::new(Drawing::Stack, "Instances by state", Unit::Short,
                         "ejected: an instance that did not answer gets no requests for a while. probing: it has yet to answer.")
-                        .query(format!("sum by (state) ({})", own("weir_instances", OWN)), "{{state}}").link("weir-function"),
+                        .query(format!("sum by (state) (max by (namespace, function, state) ({}))", own("weir_instances", OWN)), "{{state}}").link("weir-function"),
                     Panel::new(Drawing::Lines, "Ejections", Unit::PerSecond,
                         "Instances that were left out, by why. Steady ejections of one function: its application fails or is too slow to connect.")
                         .query(rate_by("namespace, function, reason", "weir_ejections_total", OWN), "{{namespace}}/{{function}} {{reason}}").link("weir-function"),

@@ -38,7 +38,7 @@ pub(super) fn board() -> Board {
                         .query(max("weir_gpu_slot_lost"), LEGEND).state("0", "well", "green").state("1", "lost", "red").link("weir-health"),
                     Panel::new(Drawing::States, "MPS daemon", Unit::Short,
                         "The state of each shared slot's MPS daemon, now and before. down: it is being started again. unable: it cannot run; the agent's events say why, and pods that share are refused.")
-                        .query(format!("max by (slot, gpu) ({} * 1 or {} * 2 or {} * 3 or {} * 4)",
+                        .query(format!("max by (slot, gpu) (({}) * 1 or ({}) * 2 or ({}) * 3 or ({}) * 4)",
                             own("weir_gpu_slot_mps_state", &format!("{OWN},state=\"up\"")) + " == 1",
                             own("weir_gpu_slot_mps_state", &format!("{OWN},state=\"starting\"")) + " == 1",
                             own("weir_gpu_slot_mps_state", &format!("{OWN},state=\"down\"")) + " == 1",

@@ -14,8 +14,16 @@ pub(super) const BURNS: [(&str, &str); 4] = [
     ("1", "burn1"),
 ];
 
-/// Returns requests that missed, or that were in time (`what`: `missed`, `in_time`), over `window`, summed by `labels` besides namespace and function: what activator-ext has counted,
-/// where it is in the path, else what the function's pods have. The two are never added.
+/// Activator-ext's account counts from this part of the pods' on: it may have been in the path for a part of the window alone.
+const IN_PATH: &str = "0.9";
+
+/// Returns activator-ext's count of judged requests, where that is the account that counts: it has seen as many as the pods, or nearly.
+fn in_path(of_function: &str, of_pods: &str) -> String {
+    format!("({of_function} > 0 unless {IN_PATH} * {of_pods} > {of_function})")
+}
+
+/// Returns requests that missed, or that were in time (`what`: `missed`, `in_time`), over `window`, summed by `labels` besides namespace
+/// and function: what activator-ext has counted, where it is in the path, else what the function's pods have. The two are never added.
 #[must_use]
 pub fn chosen(labels: &str, what: &str, window: &str, matchers: &str) -> String {
     let comma = if labels.is_empty() { "" } else { ", " };
@@ -24,14 +32,17 @@ pub fn chosen(labels: &str, what: &str, window: &str, matchers: &str) -> String 
         format!("sum by ({by}) (increase({metric}{{{matchers}}}[{window}]))")
     };
     let own = "namespace, function";
-    let in_path = format!(
-        "({} + {}) > 0",
-        sum(own, "weir_function_requests_in_time_total"),
-        sum(own, "weir_function_requests_missed_total")
-    );
+    let judged = |prefix: &str| {
+        format!(
+            "({} + {})",
+            sum(own, &format!("weir_{prefix}requests_in_time_total")),
+            sum(own, &format!("weir_{prefix}requests_missed_total"))
+        )
+    };
+    let in_path = in_path(&judged("function_"), &judged(""));
     let of_function = sum(&by, &format!("weir_function_requests_{what}_total"));
     let of_pods = sum(&by, &format!("weir_requests_{what}_total"));
-    format!("(({of_function} and on ({own}) ({in_path})) or on ({own}) {of_pods})")
+    format!("(({of_function} and on ({own}) {in_path}) or on ({own}) {of_pods})")
 }
 
 fn record(name: impl Into<String>, expr: impl Into<String>) -> Record {
@@ -52,23 +63,23 @@ fn counts(window: &str) -> Vec<Record> {
             of(&format!("weir_{prefix}requests_missed_total"))
         )
     };
-    let in_path = format!("{own}:weir_function_requests_judged:increase{window}");
+    let of_function = format!("{own}:weir_function_requests_judged:increase{window}");
+    let of_pods = format!("{own}:weir_pod_requests_judged:increase{window}");
+    let in_path = in_path(&of_function, &of_pods);
     let missed = |by: &str| {
         let sum = |metric: &str| format!("sum by ({by}) (increase({metric}[{window}]))");
         format!(
-            "({} and on (namespace, function) ({in_path} > 0)) or on (namespace, function) {}",
+            "({} and on (namespace, function) {in_path}) or on (namespace, function) {}",
             sum("weir_function_requests_missed_total"),
             sum("weir_requests_missed_total")
         )
     };
     let mut rules = vec![
-        record(&in_path, judged("function_")),
+        record(&of_function, judged("function_")),
+        record(&of_pods, judged("")),
         record(
             format!("{own}:weir_requests_judged:increase{window}"),
-            format!(
-                "({in_path} > 0) or on (namespace, function) ({})",
-                judged("")
-            ),
+            format!("{in_path} or {of_pods}"),
         ),
         record(
             format!("{own}:weir_requests_missed:increase{window}"),
@@ -80,13 +91,20 @@ fn counts(window: &str) -> Vec<Record> {
             format!("{own}_reason:weir_requests_missed:increase{window}"),
             missed("namespace, function, reason"),
         ));
+        // Of functions without an objective nothing is judged.
+        let ended_by_function =
+            |metric: &str| format!("sum by (namespace, function) (increase({metric}[{window}]))");
+        let in_path = self::in_path(
+            &ended_by_function("weir_function_requests_total"),
+            &ended_by_function("weir_requests_total"),
+        );
         let ended = |metric: &str| {
             format!("sum by (namespace, function, outcome) (increase({metric}[{window}]))")
         };
         rules.push(record(
             format!("{own}_outcome:weir_requests:increase{window}"),
             format!(
-                "({0} and on (namespace, function) (sum by (namespace, function) (increase(weir_function_requests_total[{window}])) > 0)) or on (namespace, function) {1}",
+                "({0} and on (namespace, function) {in_path}) or on (namespace, function) {1}",
                 ended("weir_function_requests_total"),
                 ended("weir_requests_total")
             ),

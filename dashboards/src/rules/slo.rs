@@ -108,6 +108,17 @@ fn fast_cases(text: &str) -> Vec<Case> {
     clients_see_none.extend(attached(10, 0));
     let mut clients_see_half = at("0.98", 10, 0, 70);
     clients_see_half.extend(attached(5, 5));
+    // Until a quarter of an hour ago it was in the path, and all was well.
+    let mut detached = valued(
+        valued(half.clone(), 1, "0+10x55 550+0x20"),
+        2,
+        "0+0x55 0+20x20",
+    );
+    detached.extend(valued(
+        valued(attached(10, 0), 1, "0+10x55 550+0x20"),
+        2,
+        "0+0x80",
+    ));
     let mut not_in_path = half.clone();
     not_in_path.extend(attached(0, 0));
     vec![
@@ -139,6 +150,7 @@ fn fast_cases(text: &str) -> Vec<Case> {
             clients_see_half,
             "50%",
         ),
+        fires("fires after it has been detached", detached, "38.36%"),
         fires(
             "takes the pods' account where activator-ext is not in the path",
             not_in_path,

@@ -72,7 +72,7 @@ fn programs() -> Vec<Alert> {
             (
                 "WeirAgentDown",
                 "up{job=\"weir-system/weir-agent\"} == 0".to_owned(),
-                "30s",
+                "2m",
                 Severity::Page,
                 "The agent {{ $labels.instance }} does not answer: its node's GPUs are shared without quotas, and new pods do not start.",
             ),
@@ -80,6 +80,7 @@ fn programs() -> Vec<Alert> {
                 Case::new("fires", "10m", &[("up{job=\"weir-system/weir-agent\",instance=\"n1:9471\"}", "1+0x5 0+0x10")])
                     .fires(&agent, "The agent n1:9471 does not answer: its node's GPUs are shared without quotas, and new pods do not start."),
                 Case::new("is silent while it answers", "10m", &[("up{job=\"weir-system/weir-agent\",instance=\"n1:9471\"}", "1+0x15")]),
+                Case::new("is silent after one failed scrape", "7m", &[("up{job=\"weir-system/weir-agent\",instance=\"n1:9471\"}", "1+0x5 0+0x0 1+0x10")]),
                 Case::new("is silent at once", "5m", &[("up{job=\"weir-system/weir-agent\",instance=\"n1:9471\"}", "1+0x4 0+0x10")]),
                 Case::new("is silent for another job", "10m", &[("up{job=\"x\",instance=\"n1:9471\"}", "0+0x15")]),
             ],
@@ -104,7 +105,7 @@ fn programs() -> Vec<Alert> {
             ..alert(
                 (
                     "WeirTargetMissing",
-                    "absent(up{job=\"weir-system/weir-activator\"}) or absent(up{job=\"weir-system/weir-control\"})".to_owned(),
+                    "absent(up{job=\"weir-system/weir-activator\"}) or absent(up{job=\"weir-system/weir-control\"}) or (absent(up{job=\"weir-system/weir-agent\"}) and on () (count(up{job=\"weir-system/weir-agent\"} offset 1h)))".to_owned(),
                     "10m",
                     Severity::Ticket,
                     "There is no target {{ $labels.job }}: its pods are gone, or no monitor selects them.",
@@ -112,6 +113,11 @@ fn programs() -> Vec<Alert> {
                 vec![
                     without("activator").fires(&[("job", "weir-system/weir-activator")], "There is no target weir-system/weir-activator: its pods are gone, or no monitor selects them."),
                     without("control").fires(&[("job", "weir-system/weir-control")], "There is no target weir-system/weir-control: its pods are gone, or no monitor selects them."),
+                    Case {
+                        series: present().into_iter().chain([up("agent", "1+0x60 stale")]).map(|(name, values)| (name, values.replace("1+0x30", "1+0x90"))).collect(),
+                        ..Case::new("fires where there was an agent an hour ago", "90m", &[])
+                    }
+                    .fires(&[("job", "weir-system/weir-agent")], "There is no target weir-system/weir-agent: its pods are gone, or no monitor selects them."),
                     everything,
                 ],
             )
@@ -233,7 +239,7 @@ fn shares() -> Vec<Alert> {
             (
                 "WeirShareNotEnforced",
                 format!(
-                    "({by} (rate(weir_gpu_ungated_seconds_total[5m])) > 0.01) or ({by} (rate(weir_gpu_used_seconds_total[5m])) / {by} (weir_gpu_quota_limit_ratio) > 1.1)"
+                    "({by} (rate(weir_gpu_ungated_seconds_total[5m])) > 0.01) or ({by} (rate(weir_gpu_used_seconds_total[5m])) / {by} (avg_over_time(weir_gpu_quota_limit_ratio[5m])) > 1.1)"
                 ),
                 "5m",
                 Severity::Ticket,
@@ -243,6 +249,7 @@ fn shares() -> Vec<Alert> {
                 Case::new("fires at 15 % above the limit", "20m", &[(&used, "0+34.5x25"), (&limit, "0.5+0x25")])
                     .fires(&SHARE, "The share of default/f on slot 0 (GPU-1) is not enforced: its gates stand open, or it uses more than its limit."),
                 Case::new("is silent at 5 % above the limit", "20m", &[(&used, "0+31.5x25"), (&limit, "0.5+0x25")]),
+                Case::new("is silent while pods at their limit become fewer", "27m", &[(&used, "0+120x20 2460+60x20"), (&limit, "2+0x20 1+0x20")]),
                 Case::new("fires where gates stand open", "20m", &[(&ungated, "0+0.9x25")])
                     .fires(&SHARE, "The share of default/f on slot 0 (GPU-1) is not enforced: its gates stand open, or it uses more than its limit."),
                 Case::new("is silent where they hardly do", "20m", &[(&ungated, "0+0.45x25")]),
@@ -252,7 +259,7 @@ fn shares() -> Vec<Alert> {
             (
                 "WeirPodStarved",
                 format!(
-                    "({by} (rate(weir_gpu_used_seconds_total[5m])) / {by} (weir_gpu_quota_request_ratio) < 0.8) and on (namespace, function, slot, gpu) ({by} (weir_gpu_asked_ratio) / {by} (weir_gpu_quota_request_ratio) >= 1)"
+                    "({by} (rate(weir_gpu_used_seconds_total[5m])) / {by} (avg_over_time(weir_gpu_quota_request_ratio[5m])) < 0.8) and on (namespace, function, slot, gpu) ({by} (weir_gpu_asked_ratio) / {by} (weir_gpu_quota_request_ratio) >= 1)"
                 ),
                 "5m",
                 Severity::Page,
@@ -283,7 +290,7 @@ fn requests() -> Vec<Alert> {
     };
     let labels = |outcome: &'static str| [FUNCTION[0], FUNCTION[1], ("outcome", outcome)];
     let attached = format!("weir_attached{{{ON_FUNCTION},revision=\"f-1\",pod=\"c\"}}");
-    let failing = "weir_view_failures_total{reason=\"unreachable\",instance=\"d\"}";
+    let failing = "weir_view_failures_total{reason=\"unreachable\",job=\"j\",instance=\"d\"}";
     vec![
         alert(
             (
@@ -334,15 +341,18 @@ fn requests() -> Vec<Alert> {
         alert(
             (
                 "WeirRoutingStale",
-                "increase(weir_view_failures_total{reason=\"unreachable\"}[5m]) > 0".to_owned(),
+                "(sum by (job, instance) (increase(weir_view_failures_total{reason=\"unreachable\"}[5m])) > 0) or (sum by (job, instance) (increase(weir_control_watch_failures_total[5m])) > 0)".to_owned(),
                 "10m",
                 Severity::Ticket,
-                "{{ $labels.instance }} cannot read the Kubernetes API (failures in five minutes: {{ $value | humanize }}): it routes by its last view.",
+                "{{ $labels.instance }} cannot read the Kubernetes API (failures in five minutes: {{ $value | humanize }}): it goes by its last view.",
             ),
             vec![
                 Case::new("fires", "30m", &[(failing, "0+0x3 1+0x3 2+0x3 3+0x3 4+0x3 5+0x3 6+0x3 7+0x3 8+0x3")])
-                    .fires(&[("reason", "unreachable"), ("instance", "d")], "d cannot read the Kubernetes API (failures in five minutes: 1): it routes by its last view."),
+                    .fires(&[("job", "j"), ("instance", "d")], "d cannot read the Kubernetes API (failures in five minutes: 1): it goes by its last view."),
+                Case::new("fires for control", "30m", &[("weir_control_watch_failures_total{job=\"j\",instance=\"c\"}", "0+0x3 1+0x3 2+0x3 3+0x3 4+0x3 5+0x3 6+0x3 7+0x3 8+0x3")])
+                    .fires(&[("job", "j"), ("instance", "c")], "c cannot read the Kubernetes API (failures in five minutes: 1): it goes by its last view."),
                 Case::new("is silent after one failure", "18m", &[(failing, "0+0x10 1+0x25")]),
+                Case::new("is silent without a failure of control", "30m", &[("weir_control_watch_failures_total{job=\"j\",instance=\"c\"}", "3+0x35")]),
                 Case::new("is silent for an object that cannot be used", "30m", &[(&failing.replace("unreachable", "unusable"), "0+1x35")]),
             ],
         ),

@@ -227,8 +227,12 @@ impl Metrics {
     }
 
     fn pod_counters(&self, page: &mut Page) {
-        let by_pod = self.recent.sums();
+        let mut by_pod = self.recent.sums();
         let sums = merged(&by_pod, |sum: &mut PodCounters, own| add(sum, own));
+        if self.recent.is_by_pod() {
+            // A pod's series ends with it. What it counted, put into a series that goes on, would be counted again as a step.
+            by_pod.retain(|labels, _| labels.pod.is_some());
+        }
         type Get = fn(&PodCounters) -> f64;
         let counters: [(&str, &str, Get); 13] = [
             (

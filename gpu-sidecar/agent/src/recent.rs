@@ -177,6 +177,11 @@ impl Recent {
         }
     }
 
+    /// Whether pods that are there have labels of their own.
+    pub(crate) const fn is_by_pod(&self) -> bool {
+        self.is_by_pod
+    }
+
     /// Takes figures each second until the agent ends.
     pub(crate) fn run(&self, stop: &Stop, service: &ServiceHandle, node: &Node) {
         while !stop.wait(SAMPLE_SPAN) {
@@ -251,7 +256,7 @@ impl Recent {
 
 impl State {
     fn retire(&mut self, mut known: Known) {
-        // Its series ends, and what it counted goes on in that of all that are gone.
+        // What it counted goes on in the sum of all that are gone.
         known.labels.pod = None;
         if !self.gone.contains_key(&known.labels) {
             self.gone_order.push_back(known.labels.clone());

@@ -248,4 +248,72 @@ mod tests {
             Verdict::Missed(MissReason::Execution)
         );
     }
+
+    /// All requests that differ in what matters, against the rule as it is written down.
+    #[test]
+    fn every_judged_request_is_met_or_missed_for_one_reason_and_no_other_is() {
+        let times = [0, 40, 99, 100, 101, 900];
+        let mut endings = vec![
+            Ending::Refused,
+            Ending::Shed,
+            Ending::Timeout,
+            Ending::Failed,
+            Ending::Left,
+            Ending::Malformed,
+        ];
+        endings.extend([100, 200, 404, 499, 500, 599].map(|status| Ending::Answered { status }));
+        let (mut judged, mut met, mut missed, mut left_out) = (0, 0, 0, 0);
+        for took in times {
+            for ending in &endings {
+                for mask in 0..64_u32 {
+                    let part = |bit: u32, ms: u64| {
+                        let ms = if mask >> bit & 1 == 1 { ms } else { 0 };
+                        Span::from_millis(ms)
+                    };
+                    let parts = Parts {
+                        cold_start: part(0, 30),
+                        queue: part(1, 50),
+                        lease: part(2, 50),
+                        load: part(3, 20),
+                        gate: part(4, 60),
+                        execution: part(5, if mask % 3 == 0 { 101 } else { 60 }),
+                    };
+                    let is_judged = match ending {
+                        Ending::Malformed => false,
+                        Ending::Left => took > 100,
+                        _ => true,
+                    };
+                    let verdict = judge(OBJECTIVE, Span::from_millis(took), *ending, &parts);
+                    judged += u64::from(is_judged);
+                    match verdict {
+                        Verdict::InTime => {
+                            met += 1;
+                            let is_answer =
+                                matches!(ending, Ending::Answered { status } if *status < 500);
+                            assert!(is_answer && took <= 100);
+                        }
+                        Verdict::Missed(reason) => {
+                            missed += 1;
+                            let by_part = parts.by_reason().iter().any(|(own, _)| *own == reason);
+                            let is_late =
+                                matches!(ending, Ending::Answered { status } if *status < 500);
+                            assert_eq!(by_part, is_late, "{ending:?} {reason:?}");
+                            if is_late && parts.execution <= OBJECTIVE {
+                                let longest = parts.by_reason().map(|(_, span)| span);
+                                let longest = longest.into_iter().max();
+                                let own = parts.by_reason()[reason as usize].1;
+                                assert_eq!(Some(own), longest);
+                            }
+                        }
+                        Verdict::NotJudged => {
+                            left_out += 1;
+                            assert!(!is_judged);
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(met + missed, judged);
+        assert!(met > 0 && missed > 0 && left_out > 0);
+    }
 }

@@ -12,11 +12,13 @@
 //! | [`Attainment`] | a share over load, one line a policy, with bands over seeds |
 //! | [`Slots`] | who held which slot when, loads hatched |
 //! | [`Busy`] | the busy share of each slot over a whole run |
+//! | [`Course`] | values over the time of a run |
 //! | [`Judged`] | the papers' claims beside ours |
 
 mod attainment;
 mod axis;
 mod busy;
+mod course;
 mod latencies;
 mod markup;
 mod plot;
@@ -30,6 +32,7 @@ use markup::Markup;
 
 pub use attainment::{Attainment, Line};
 pub use busy::Busy;
+pub use course::{Course, Series};
 pub use latencies::{Curve, Latencies};
 pub use slots::{Doing, Slots, Turn};
 pub use table::{Cell, Column, Table};
@@ -54,6 +57,8 @@ pub struct Report {
     pub parameters: Vec<(String, String)>,
     /// What came of it.
     pub sections: Vec<Section>,
+    /// Where the figures are from; empty: virtual time.
+    pub footer: String,
 }
 
 /// A part of the page under a title of its own.
@@ -82,6 +87,8 @@ pub enum Part {
     Slots(Slots),
     /// How busy slots were.
     Busy(Busy),
+    /// Values over time.
+    Course(Course),
     /// Claims.
     Claims(Judged),
 }
@@ -114,7 +121,12 @@ impl Report {
         }
         page.close();
         page.open("footer", &[]);
-        let text = "Virtual time: Weir's own decisions, driven by events. The same scenario and seeds give the same page on every machine.";
+        let simulated = "Virtual time: Weir's own decisions, driven by events. The same scenario and seeds give the same page on every machine.";
+        let text = if self.footer.is_empty() {
+            simulated
+        } else {
+            &self.footer
+        };
         page.element("p", &[], text);
         page.finish()
     }
@@ -151,8 +163,12 @@ impl Report {
         }
         page.element("p", &[("class", "scenario")], &self.scenario);
         page.open("dl", &[("class", "facts")]);
-        fact(page, "date", &self.date);
-        fact(page, "seeds", &self.seeds());
+        if !self.date.is_empty() {
+            fact(page, "date", &self.date);
+        }
+        if !self.seeds.is_empty() {
+            fact(page, "seeds", &self.seeds());
+        }
         for (name, value) in &self.parameters {
             fact(page, name, value);
         }
@@ -167,7 +183,7 @@ impl Report {
             .windows(2)
             .all(|pair| pair[0].checked_add(1) == Some(pair[1]));
         match self.seeds.as_slice() {
-            [] => "none".to_owned(),
+            [] => String::new(),
             [one] => one.to_string(),
             [first, .., last] if neighbours => {
                 format!("{first} to {last} ({})", self.seeds.len())
@@ -210,6 +226,7 @@ impl Section {
                 Part::Attainment(attainment) => attainment.draw(page),
                 Part::Slots(slots) => slots.draw(page),
                 Part::Busy(busy) => busy.draw(page),
+                Part::Course(course) => course.draw(page),
                 Part::Claims(judged) => judged.draw(page),
             }
         }

@@ -156,6 +156,7 @@ fn page(ids: &[&str], seeds: u32, mut sections: Vec<Section>, judged: &Judged) -
         seeds: Vec::new(),
         parameters: Vec::new(),
         sections,
+        footer: String::new(),
     }
     .html()
 }

@@ -197,6 +197,7 @@ pub(super) fn page(arguments: &WhatIf, runs: &Runs, axis: Option<Axis>, loads: &
         seeds: loads.seeds.clone(),
         parameters,
         sections: page::sections(runs, axis, loads.arrivals),
+        footer: String::new(),
     }
     .html()
 }

@@ -312,5 +312,6 @@ pub(crate) fn report(word: &str) -> Report {
             ),
             section("The papers' claims", "", vec![judged(&mut random)]),
         ],
+        footer: String::new(),
     }
 }

@@ -30,6 +30,8 @@ use super::prometheus::ScrapeTarget;
 const ACTIVATOR_METRICS: u16 = 9476;
 /// All functions are attached and have their instances within this time.
 const READY_MAX: Duration = Duration::from_secs(30);
+/// All answers have been counted within this time after the last one.
+const JUDGED_MAX: Duration = Duration::from_secs(5);
 /// The controller that copies Endpoints is so much later.
 const MIRROR_LAG: Duration = Duration::from_millis(30);
 /// Where Knative's own activator would be.
@@ -234,6 +236,31 @@ impl Cluster {
             all.push(target(Target::QueueProxy, address, "default", &name));
         }
         all
+    }
+
+    /// Returns how many requests of a function activator-ext has judged: in time and missed. Waits a little for `expected`, since a
+    /// request is counted once its answer has left.
+    pub(super) async fn judged(&self, function: &str, expected: u64) -> anyhow::Result<u64> {
+        let begin = Instant::now();
+        loop {
+            let address = SocketAddr::new(self.data_ip, ACTIVATOR_METRICS);
+            let (_, page) = get(address, "/metrics", &[])
+                .await
+                .context("activator-ext's metrics")?;
+            let label = format!("function=\"{function}\"");
+            let own = page.lines().filter(|line| {
+                let is_judged = line.starts_with("weir_function_requests_in_time_total{")
+                    || line.starts_with("weir_function_requests_missed_total{");
+                is_judged && line.contains(&label)
+            });
+            let judged = own
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+                .sum();
+            if judged == expected || begin.elapsed() > JUDGED_MAX {
+                return Ok(judged);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Gives [`COLD`] its instance.

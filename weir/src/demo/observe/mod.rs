@@ -6,10 +6,12 @@
 
 mod cluster;
 mod function;
+mod pages;
 mod prometheus;
 mod queries;
 mod report;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,7 +21,8 @@ use tokio::time::Instant;
 
 use super::report::print;
 use cluster::Cluster;
-use prometheus::Prometheus;
+pub(crate) use prometheus::PrometheusError;
+use prometheus::{Prometheus, Window};
 use report::Report;
 
 /// How long functions are called before queries are sent, in s: a rate needs two scrapes, and each cause a few requests.
@@ -37,6 +40,9 @@ pub(crate) struct ObserveOptions {
     /// With --observe: leave Prometheus up for so many seconds, and print its address.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     hold: Option<u64>,
+    /// With --observe: draw every dashboard into this folder, a page each.
+    #[arg(long, value_name = "DIR")]
+    html: Option<PathBuf>,
     /// With --observe: break a part of Weir, and wait until its alert fires. Alerts that hold for minutes hold for 20 s here.
     #[arg(long, value_enum, value_name = "PART")]
     r#break: Option<Broken>,
@@ -70,12 +76,16 @@ impl ObserveOptions {
     }
 
     /// Returns the first option that needs `--observe` and was given without it.
-    pub(crate) const fn first_given(&self) -> Option<&'static str> {
-        match (self.hold, self.r#break) {
-            (Some(_), _) => Some("--hold"),
-            (_, Some(_)) => Some("--break"),
-            _ => None,
-        }
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.hold.is_some(), "--hold"),
+            (self.r#break.is_some(), "--break"),
+            (self.html.is_some(), "--html"),
+        ];
+        given
+            .into_iter()
+            .find(|(is_given, _)| *is_given)
+            .map(|(_, name)| name)
     }
 }
 
@@ -88,10 +98,14 @@ pub(super) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
     let version = prometheus::installed()?;
+    if let Some(folder) = &options.html {
+        pages::check(folder)?;
+    }
     let mut cluster = Cluster::start(bind).await?;
     let mut prometheus = Prometheus::start(version, &cluster.targets()).await?;
     prometheus.scrapes_all(cluster.targets().len()).await?;
-    let end = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(SECONDS));
+    let scraped = Instant::now();
+    let end = scraped + Duration::from_secs_f64(seconds.unwrap_or(SECONDS));
     let calls = function::FUNCTIONS.map(|function| {
         tokio::spawn(function::call(
             function,
@@ -104,10 +118,21 @@ pub(super) async fn run(
     tokio::time::sleep(Duration::from_secs(3)).await;
     cluster.warm();
     cluster.break_application()?;
+    let mut answered = Vec::new();
     for call in calls {
-        let (_answered, lost) = call.await?;
+        let (own, lost) = call.await?;
         ensure!(lost == 0, "{lost} requests had no answer at all");
+        answered.push(own);
         cluster.check()?;
+    }
+    // Its callers' account: each request was in time, or missed for one reason.
+    for (function, answered) in function::FUNCTIONS.iter().zip(answered) {
+        let judged = cluster.judged(function.name, answered).await?;
+        ensure!(
+            judged == answered,
+            "{}: {answered} requests were answered, and {judged} judged",
+            function.name
+        );
     }
     // The last scrape has the last counts.
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -118,6 +143,13 @@ pub(super) async fn run(
         Some(broken) => fires(broken, &cluster, &mut prometheus).await?,
         None => true,
     };
+    if let Some(folder) = &options.html {
+        let window = Window {
+            seconds: scraped.elapsed().as_secs_f64(),
+            step: 1.0,
+        };
+        pages::write(&mut prometheus, folder, window).await?;
+    }
     let firing = prometheus.firing().await?;
     let report = Report::new(
         sent,

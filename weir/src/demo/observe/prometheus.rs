@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use dashboards::catalogue::Program as Target;
 use dashboards::rules::{alerts, alerts_file, records, records_yaml};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -27,6 +27,11 @@ const HOLD: &str = "20s";
 const READY_MAX: Duration = Duration::from_secs(20);
 /// What is shown of its last words, in bytes.
 const WORDS_MAX: usize = 1_000;
+
+/// Prometheus does not do its part: exit code 1, since no option mends it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct PrometheusError(String);
 
 /// A running Prometheus. It is killed, and its folder removed, when this is dropped.
 #[derive(Debug)]
@@ -50,6 +55,24 @@ pub(super) struct ScrapeTarget {
 #[derive(Debug, Clone)]
 pub(super) struct Sample {
     pub(super) labels: Value,
+    pub(super) value: f64,
+}
+
+/// A time that is looked back at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    /// Until now.
+    pub(super) seconds: f64,
+    /// From one point to the next, in s.
+    pub(super) step: f64,
+}
+
+/// The series of a range: labels, and points by seconds since its begin.
+pub(super) type Ranges = Vec<(Value, Vec<(f64, f64)>)>;
+
+fn value_of(pair: &Value) -> f64 {
+    let text = pair[1].as_str().unwrap_or_default();
+    text.parse().unwrap_or(f64::NAN)
 }
 
 /// Returns the version of the installed Prometheus.
@@ -98,13 +121,19 @@ impl Prometheus {
             }
         }
         file("weir-alerts.yaml", &alerts_file(&alerts))?;
-        file("targets.json", &discovery(targets).to_string())?;
+        let (functions, own): (Vec<_>, Vec<_>) = targets
+            .iter()
+            .partition(|target| target.program == Target::QueueProxy);
+        file("own.json", &discovery(&own).to_string())?;
+        file("functions.json", &discovery(&functions).to_string())?;
         file(
             "prometheus.yaml",
             "global: { scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 2s }\n\
              rule_files: [weir-recording.yaml, weir-alerts.yaml]\n\
              scrape_configs:\n\
-             - job_name: weir\n  honor_labels: true\n  file_sd_configs: [{ files: [targets.json] }]\n",
+             - job_name: weir\n  honor_labels: true\n  file_sd_configs: [{ files: [own.json] }]\n\
+             - job_name: functions\n  file_sd_configs: [{ files: [functions.json] }]\n  \
+             metric_relabel_configs: [{ action: labeldrop, regex: 'exported_.*' }]\n",
         )?;
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .and_then(|listener| listener.local_addr())
@@ -138,10 +167,11 @@ impl Prometheus {
             }
             own.check()?;
             if begin.elapsed() > READY_MAX {
-                bail!(
+                let text = format!(
                     "Prometheus is not ready after {READY_MAX:?}; {}",
                     own.words()
                 );
+                return Err(PrometheusError(text).into());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -152,7 +182,9 @@ impl Prometheus {
         let begin = Instant::now();
         while self.targets().await?.0 < count {
             if begin.elapsed() > READY_MAX {
-                bail!("Prometheus has not scraped all {count} targets after {READY_MAX:?}");
+                let text =
+                    format!("Prometheus has not scraped all {count} targets after {READY_MAX:?}");
+                return Err(PrometheusError(text).into());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -173,7 +205,8 @@ impl Prometheus {
     /// Whether it still runs.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait().context("cannot watch a child")? {
-            bail!("Prometheus has ended: {status}; {}", self.words());
+            let text = format!("Prometheus has ended: {status}; {}", self.words());
+            return Err(PrometheusError(text).into());
         }
         Ok(())
     }
@@ -184,7 +217,9 @@ impl Prometheus {
             Ok((_, text)) => text,
             Err(error) => {
                 self.check()?;
-                return Err(error.context("Prometheus does not answer"));
+                return Err(
+                    PrometheusError(format!("Prometheus does not answer: {error:#}")).into(),
+                );
             }
         };
         serde_json::from_str(&text).with_context(|| format!("Prometheus answers {text:?}"))
@@ -205,14 +240,57 @@ impl Prometheus {
         }
         let data = &answer["data"];
         if data["resultType"] == "scalar" {
-            return Ok(Ok(vec![Sample { labels: json!({}) }]));
+            return Ok(Ok(vec![Sample {
+                labels: json!({}),
+                value: value_of(&data["result"]),
+            }]));
         }
         let all = data["result"].as_array().into_iter().flatten();
         Ok(Ok(all
             .map(|series| Sample {
                 labels: series["metric"].clone(),
+                value: value_of(&series["value"]),
             })
             .collect()))
+    }
+
+    /// Returns the series that a query had over the time until now, or what Prometheus says against it.
+    pub(super) async fn range(
+        &mut self,
+        expr: &str,
+        window: Window,
+    ) -> anyhow::Result<Result<Ranges, String>> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "Prometheus' time is the wall clock's"
+        )]
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let end = now.as_secs_f64();
+        let begin = end - window.seconds;
+        let encoded = utf8_percent_encode(expr, NON_ALPHANUMERIC);
+        let path = format!(
+            "/api/v1/query_range?query={encoded}&start={begin}&end={end}&step={}",
+            window.step
+        );
+        let answer = self.ask(&path).await?;
+        if answer["status"] != "success" {
+            return Ok(Err(answer["error"]
+                .as_str()
+                .unwrap_or("no reason")
+                .to_owned()));
+        }
+        let all = answer["data"]["result"].as_array().into_iter().flatten();
+        let series = all.map(|series| {
+            let points = series["values"].as_array().into_iter().flatten();
+            let points = points.map(|pair| {
+                let at = pair[0].as_f64().unwrap_or(begin) - begin;
+                (at, value_of(pair))
+            });
+            (series["metric"].clone(), points.collect())
+        });
+        Ok(Ok(series.collect()))
     }
 
     /// Returns how many targets are up, and down.
@@ -241,7 +319,7 @@ impl Prometheus {
 }
 
 /// Discovery by file, with the labels that PodMonitors set.
-fn discovery(targets: &[ScrapeTarget]) -> Value {
+fn discovery(targets: &[&ScrapeTarget]) -> Value {
     let each = targets.iter().map(|target| {
         json!({
             "targets": [target.address.to_string()],

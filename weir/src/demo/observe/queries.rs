@@ -11,7 +11,12 @@ const INTERVAL: &str = "15s";
 /// For what counts over the shown time: all of the demo.
 const RANGE: &str = "10m";
 
-fn variables<'a>(chosen: &'a [(&'a str, &'a str)]) -> Variables<'a> {
+/// What is chosen on dashboards with one function.
+pub(super) const fn shown() -> [(&'static str, &'static str); 2] {
+    [("namespace", "default"), ("function", SHOWN)]
+}
+
+pub(super) const fn variables<'a>(chosen: &'a [(&'a str, &'a str)]) -> Variables<'a> {
     Variables {
         interval: INTERVAL,
         range: RANGE,
@@ -29,7 +34,7 @@ pub(super) struct Sent {
 
 /// Sends all queries.
 pub(super) async fn send(prometheus: &mut Prometheus) -> anyhow::Result<Sent> {
-    let chosen = [("namespace", "default"), ("function", SHOWN)];
+    let chosen = shown();
     let mut sent = Sent::default();
     for query in queries(&variables(&chosen)) {
         let failure = |why: String| Failure {
