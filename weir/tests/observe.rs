@@ -32,6 +32,14 @@ fn has_prometheus() -> bool {
     is_there
 }
 
+fn has_chromium() -> bool {
+    let is_there = Command::new("chromium").arg("--version").output().is_ok();
+    if !is_there {
+        eprintln!("not checked: chromium is not installed: no pictures were taken");
+    }
+    is_there
+}
+
 /// The command lines of Prometheus processes that work in this folder.
 fn running_in(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
@@ -86,6 +94,26 @@ fn without_prometheus_the_package_is_named_and_the_exit_code_is_2() {
 }
 
 #[test]
+fn without_chromium_its_package_is_named_and_the_exit_code_is_2() {
+    if !has_prometheus() {
+        return;
+    }
+    // Prometheus alone is to be found.
+    let folder = tempfile::tempdir().unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let mut all = path.split(':').map(|own| Path::new(own).join("prometheus"));
+    let program = all.find(|own| own.is_file()).unwrap();
+    std::os::unix::fs::symlink(program, folder.path().join("prometheus")).unwrap();
+    let output = weir(&["--observe", "--screenshots", "/tmp"])
+        .env("PATH", folder.path())
+        .output()
+        .unwrap();
+    let (code, told) = text(&output);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("apt-get install chromium"), "{told}");
+}
+
+#[test]
 fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
     if !has_prometheus() {
         return;
@@ -105,7 +133,12 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
         "--html",
         &html,
     ];
-    let output = weir(&arguments).output().unwrap();
+    let pictures = folder.path().join("pictures");
+    let mut command = weir(&arguments);
+    if has_chromium() {
+        command.arg("--screenshots").arg(&pictures);
+    }
+    let output = command.output().unwrap();
     let (code, told) = text(&output);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
     assert_eq!(report["failures"], serde_json::json!([]), "{report}");
@@ -132,7 +165,19 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
         }
     }
     let page = fs::read_to_string(pages.join("weir-function.html")).unwrap();
-    assert!(!page.contains("There are no values."), "{page}");
+    // It had no cold start: both drawings of that panel.
+    assert!(page.matches("There are no values.").count() <= 2, "{page}");
+    if has_chromium() {
+        for board in dashboards::boards::boards() {
+            for width in [375, 1_440] {
+                let picture =
+                    fs::read(pictures.join(format!("{}-{width}.png", board.uid))).unwrap();
+                assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));
+                let shown = u32::from_be_bytes(picture[16..20].try_into().unwrap());
+                assert_eq!(shown, width);
+            }
+        }
+    }
 }
 
 #[test]

@@ -32,13 +32,13 @@ pub(super) fn board() -> Board {
                 title: "Does it keep its objective, and if not, why?",
                 panels: vec![
                     Panel::new(Drawing::Table, "Why missed", Unit::Short,
-                        "Requests of the shown time that missed the objective, the most frequent reason first. cold-start: they came while no instance served. queue: they waited for their turn. execution: the application alone took longer than the objective, or longer than all else. refused: the queue was full. shed: late requests are shed here. timeout: a timeout ended them or their client left. failed: the application answered with a server error or broke off. load, lease, gate: the model, the slot or tokens were waited for.")
+                        "Requests of the shown time that missed the objective, by why, the most frequent reason first; estimated from scrapes, so not whole numbers. cold-start: no instance served; keep one (autoscaling.knative.dev/min-scale). queue: they waited for their turn, in activator-ext or at the pod; more instances, or a larger share of the GPU if it is used up. execution: the application was the largest part, or alone longer than the objective; see the time in parts. refused: the queue was full. shed: late, and weir.dev/late is shed. timeout: a timeout ended them, or their client left. failed: a server error or a broken connection, however fast; read the application's log. load: they waited for the model. lease: for the slot. gate: for tokens.")
                         .query(format!("sort_desc({why} > 0.5)"), "{{reason}}").size(12, 8).link("weir-fleet"),
                     Panel::new(Drawing::Stat, "In time, last five minutes", Unit::Ratio,
-                        "Judged requests that met the objective. Compare with the percentile beside it.")
+                        "Judged requests that were answered within the objective and without a server error. Below the percentile beside it the objective is missed; of fewer than 1/(1 - percentile) requests look at each miss.")
                         .query(format!("1 - {missed} / ({judged} > 0)"), "in time").base("red").threshold(0.9, "orange").threshold(0.98, "green").size(4, 4).link("weir-fleet"),
                     Panel::new(Drawing::Stat, "Objective", Unit::Seconds,
-                        "weir.dev/slo: latency from first arrival in Weir. None: the function has no objective, and nothing is judged.")
+                        "weir.dev/slo: the latency within which a request is to be answered without a server error, from its first arrival in Weir. None: the function has no objective, and nothing is judged.")
                         .query(&objective, "objective").size(4, 4).link("weir-fleet"),
                     Panel::new(Drawing::Stat, "Percentile", Unit::Ratio,
                         "weir.dev/slo-percentile: the part of requests to be answered within the objective.")
@@ -47,10 +47,10 @@ pub(super) fn board() -> Board {
                         "Requests that count for the objective. Few of them say little about a high percentile.")
                         .query(&judged, "judged").size(4, 4).link("weir-fleet"),
                     Panel::new(Drawing::Stat, "Instances that serve", Unit::Short,
-                        "Instances to which activator-ext sends requests. None while requests wait is a cold start.")
+                        "Instances to which activator-ext sends requests now. None while requests wait: a cold start is under way. Their course is below.")
                         .query(format!("sum(max by (namespace, function, state) ({}))", own("weir_instances", &format!("{OWN},state=\"ready\""))), "ready").size(4, 4).link("weir-routing"),
                     Panel::new(Drawing::Stat, "Budget burn, last hour", Unit::Short,
-                        "How many times faster than allowed the function misses: at 1 it uses up exactly its budget.")
+                        "How many times faster than allowed the function misses: at 1 it uses up exactly its budget; at most 1/(1 - percentile), 50 at 98 %, where every request misses.")
                         .query(format!("{} / ({} > 0) / on (namespace, function) {}", recorded("namespace_function:weir_requests_missed:increase1h"), recorded("namespace_function:weir_requests_judged:increase1h"), recorded("namespace_function:weir_slo_budget:ratio")), "burn")
                         .threshold(1.0, "orange").threshold(6.0, "red").size(4, 4).link("weir-fleet"),
                     Panel::new(Drawing::Stack, "Misses by reason", Unit::Short,
@@ -65,12 +65,12 @@ pub(super) fn board() -> Board {
                 title: "A request's time against its objective",
                 panels: vec![
                     Panel::new(Drawing::Stack, "Mean time in parts", Unit::Seconds,
-                        "Hold in activator-ext, wait in the pod's queue, execution. The largest part is where to begin: hold and queue want capacity, execution wants a larger share of the GPU, another variant or another objective.")
+                        "Hold in activator-ext and wait in the pod's queue are reason queue, or cold-start; execution is the time at the application, waits for tokens included. The largest part is where to begin: hold and wait want more instances, execution wants a larger share of the GPU, another variant or another objective.")
                         .query(mean_by("", "weir_function_hold_seconds", OWN), "hold in activator-ext")
                         .query(mean_by("", "weir_queue_wait_seconds", OWN), "wait at the pod")
                         .query(mean_by("", "weir_execution_seconds", OWN), "execution").link("weir-sharing"),
                     Panel::new(Drawing::Lines, "Response at the pod against the objective", Unit::Seconds,
-                        "Arrival at the pod to the end of the response. With the objective as a line: what is above it missed.")
+                        "Arrival at the pod to the end of the response, without the hold in activator-ext; interpolated from buckets. Above the objective's line requests missed; below it they may still have, by hold or by an error.")
                         .query(quantile_by(0.5, "", "weir_response_seconds", OWN), "p50")
                         .query(quantile_by(0.98, "", "weir_response_seconds", OWN), "p98")
                         .query(objective, "objective").link("weir-sharing"),
@@ -78,9 +78,37 @@ pub(super) fn board() -> Board {
                         "Dispatch to the end of the response. Two bands are two kinds of requests, or a neighbour on the GPU that comes and goes.")
                         .query(rate_by("le", "weir_execution_seconds_bucket", OWN), "{{le}}").link("weir-sharing"),
                     Panel::new(Drawing::Lines, "Slack and lateness at dispatch", Unit::Seconds,
-                        "How long before its latest start time a request is dispatched (the tightest tenth), and how long after it (the worst tenth). Slack near zero: the next burst will miss. Lateness: the queue is too long for the objective.")
+                        "The latest start time is the deadline less the estimated execution. Slack: how long before it the tightest tenth was dispatched at the pod; near zero the next burst will miss. Lateness: how long after it the worst tenth was. With a queue capacity is short; without one execution alone is longer than the objective.")
                         .query(quantile_by(0.1, "", "weir_dispatch_slack_seconds", OWN), "slack, tightest tenth")
                         .query(quantile_by(0.9, "", "weir_dispatch_lateness_seconds", OWN), "lateness, worst tenth").link("weir-routing"),
+                ],
+            },
+            Row {
+                title: "Instances",
+                panels: vec![
+                    Panel::new(
+                        Drawing::Stack,
+                        "Instances by state",
+                        Unit::Short,
+                        "ready: activator-ext sends requests there. ejected: it did not answer, and gets none for a while. probing: it has yet to answer. None at all: the function was at zero, and the next request is a cold start.",
+                    )
+                    .query(
+                        format!(
+                            "sum by (state) (max by (namespace, function, state) ({}))",
+                            own("weir_instances", OWN)
+                        ),
+                        "{{state}}",
+                    )
+                    .link("weir-routing"),
+                    Panel::new(
+                        Drawing::Lines,
+                        "Cold starts",
+                        Unit::Seconds,
+                        "How long requests were held that came while no instance served: from arrival to the choice of an instance, image, application and model included. Longer than the objective: keep an instance.",
+                    )
+                    .query(quantile_by(0.5, "", "weir_cold_start_seconds", OWN), "p50")
+                    .query(quantile_by(0.98, "", "weir_cold_start_seconds", OWN), "p98")
+                    .link("weir-routing"),
                 ],
             },
             Row {
@@ -92,10 +120,10 @@ pub(super) fn board() -> Board {
                         .query(format!("sum({})", own("weir_requests_waiting", OWN)), "waiting at pods")
                         .query(format!("sum({})", own("weir_function_waiting", OWN)), "waiting in activator-ext").link("weir-routing"),
                     Panel::new(Drawing::Stack, "Dispatched, by why it was their turn", Unit::RequestsPerSecond,
-                        "free: a place was free. turn: the most urgent that waited. late: none that waited could still make it. ageing: a late one that had waited for very long. Many late ones: more instances, or weir.dev/late: shed.")
+                        "At the pod. free: a place was free on arrival, also of a request that could not make it any more or that activator-ext had held. turn: the most urgent that waited. late: none that waited could still make it. ageing: a late one that had waited for very long. Many late ones: more instances, or weir.dev/late: shed.")
                         .query(rate_by("reason", "weir_dispatches_total", OWN), "{{reason}}").link("weir-routing"),
                     Panel::new(Drawing::Stack, "Requests at pods, by outcome", Unit::RequestsPerSecond,
-                        "answered: by the application, whatever it said. refused: the queue was full. cancelled: the client left.")
+                        "answered: by the application, whatever it said; its server errors miss the objective as well. failed: it could not be reached, or broke off. refused: the queue was full. shed: late. cancelled: the client left.")
                         .query(rate_by("outcome", "weir_requests_total", OWN), "{{outcome}}").link("weir-health"),
                     Panel::new(Drawing::Stack, "Requests by revision and variant", Unit::RequestsPerSecond,
                         "Where requests went. A new revision with other times explains a step in the panels above.")
@@ -106,13 +134,13 @@ pub(super) fn board() -> Board {
                 title: "GPU",
                 panels: vec![
                     Panel::new(Drawing::Lines, "Share of the GPU", Unit::Ratio,
-                        "Wall time in which kernels of its pods ran, what they wanted, and what they may have. Used at the limit while more is asked: raise weir.dev/quota-limit or add an instance.")
+                        "Wall time in which kernels of its pods ran, what they wanted (at most the limit), and what they may have. Used near the limit with waits for tokens beside it: the limit slows it down; raise weir.dev/quota-limit or add an instance. No data: the function has no pod on a GPU that Weir shares.")
                         .query(format!("sum({})", "rate(weir_gpu_used_seconds_total{OWN}[$__rate_interval])".replace("{OWN}", &format!("{{{OWN},job=~\"$job\",instance=~\"$instance\"}}"))), "used")
                         .query(format!("sum({})", own("weir_gpu_asked_ratio", OWN)), "asked")
                         .query(format!("sum({})", own("weir_gpu_quota_request_ratio", OWN)), "request")
                         .query(format!("sum({})", own("weir_gpu_quota_limit_ratio", OWN)), "limit").link("weir-sharing"),
                     Panel::new(Drawing::Lines, "Wait for a token", Unit::Seconds,
-                        "Time from asking for a token to having it. Long waits with a small share used: other pods of the slot have it; see weir-sharing.")
+                        "Time from asking for a token to having it, each token for itself; a part of execution. Long waits with used near the limit: its own limit. Long waits far below the limit: other pods of the slot; see weir-sharing.")
                         .query(quantile_by(0.5, "", "weir_gpu_token_wait_seconds", OWN), "p50")
                         .query(quantile_by(0.98, "", "weir_gpu_token_wait_seconds", OWN), "p98").link("weir-sharing"),
                 ],

@@ -10,13 +10,15 @@ mod pages;
 mod prometheus;
 mod queries;
 mod report;
+mod screenshots;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
+use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::report::print;
@@ -43,6 +45,9 @@ pub(crate) struct ObserveOptions {
     /// With --observe: draw every dashboard into this folder, a page each.
     #[arg(long, value_name = "DIR")]
     html: Option<PathBuf>,
+    /// With --observe: pictures of these pages, 375 and 1,440 pixels wide, by the program `chromium` of Debian's package.
+    #[arg(long, value_name = "DIR")]
+    screenshots: Option<PathBuf>,
     /// With --observe: break a part of Weir, and wait until its alert fires. Alerts that hold for minutes hold for 20 s here.
     #[arg(long, value_enum, value_name = "PART")]
     r#break: Option<Broken>,
@@ -81,6 +86,7 @@ impl ObserveOptions {
             (self.hold.is_some(), "--hold"),
             (self.r#break.is_some(), "--break"),
             (self.html.is_some(), "--html"),
+            (self.screenshots.is_some(), "--screenshots"),
         ];
         given
             .into_iter()
@@ -99,7 +105,11 @@ pub(super) async fn run(
     let begin = Instant::now();
     let version = prometheus::installed()?;
     if let Some(folder) = &options.html {
-        pages::check(folder)?;
+        pages::check("--html", folder)?;
+    }
+    if let Some(folder) = &options.screenshots {
+        screenshots::check()?;
+        pages::check("--screenshots", folder)?;
     }
     let mut cluster = Cluster::start(bind).await?;
     let mut prometheus = Prometheus::start(version, &cluster.targets()).await?;
@@ -143,12 +153,18 @@ pub(super) async fn run(
         Some(broken) => fires(broken, &cluster, &mut prometheus).await?,
         None => true,
     };
-    if let Some(folder) = &options.html {
+    let is_drawn = options.html.is_some() || options.screenshots.is_some();
+    if is_drawn {
         let window = Window {
             seconds: scraped.elapsed().as_secs_f64(),
             step: 1.0,
         };
+        let temporary = TempDir::new().context("cannot make a folder for pages")?;
+        let folder = options.html.as_deref().unwrap_or_else(|| temporary.path());
         pages::write(&mut prometheus, folder, window).await?;
+        if let Some(pictures) = &options.screenshots {
+            screenshots::take(folder, pictures).await?;
+        }
     }
     let firing = prometheus.firing().await?;
     let report = Report::new(

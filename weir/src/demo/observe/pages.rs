@@ -19,15 +19,15 @@ const POINTS: f64 = 120.0;
 ///
 /// # Errors
 /// It is something else, or its parent is missing.
-pub(super) fn check(folder: &Path) -> anyhow::Result<()> {
+pub(super) fn check(option: &str, folder: &Path) -> anyhow::Result<()> {
     let name = folder.display();
     if folder.exists() {
-        ensure!(folder.is_dir(), "--html {name}: is no folder");
+        ensure!(folder.is_dir(), "{option} {name}: is no folder");
         return Ok(());
     }
     let parent = folder.parent().filter(|parent| *parent != Path::new(""));
     let is_there = parent.is_none_or(Path::is_dir);
-    ensure!(is_there, "--html {name}: the folder above it is missing");
+    ensure!(is_there, "{option} {name}: the folder above it is missing");
     Ok(())
 }
 
