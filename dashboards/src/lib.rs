@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`catalogue`] | `metrics.toml`: every metric with type, labels and meaning |
 //! | [`page`] | a program's page of metrics held against the catalogue |
-//! | [`reference`] | `docs/metrics.md` |
+//! | [`mod@reference`] | `docs/metrics.md` |
 //! | [`grafana`], [`boards`] | the dashboard model, and the dashboards |
 //! | [`rules`] | recording rules and alerts, with their tests |
 //! | [`objects`] | ConfigMaps, GrafanaDashboards, PrometheusRules, PodMonitors |
