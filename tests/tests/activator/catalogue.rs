@@ -30,7 +30,7 @@ async fn pod() -> App {
 
 #[tokio::test]
 async fn the_page_is_what_the_catalogue_lists_and_reasons_are_those_of_the_longest_part() {
-    let mut with = Revision::new("f-00001").annotate("weir.dev/slo", "500ms");
+    let mut with = Revision::new("f-00001").annotate("weir.dev/slo", "3s");
     let activator = activator().revision(&with).start().await;
     let name = "weir_function_requests_missed_total";
     activator
@@ -47,13 +47,13 @@ async fn the_page_is_what_the_catalogue_lists_and_reasons_are_those_of_the_longe
     activator
         .has("weir_function_waiting", &[], |value| value == 1.0)
         .await;
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    tokio::time::sleep(Duration::from_millis(3_100)).await;
     let app = pod().await;
     with.pods = vec![at(&app)];
     activator.set_revision(&with);
     assert_eq!(cold.response().await.status(), 200);
     let mut client = activator.connect().await;
-    for path in ["/0/0", "/600/1", "/0/900"] {
+    for path in ["/0/0", "/3200/1", "/0/3200"] {
         assert_eq!(client.request(get("f-00001", path)).await.status(), 200);
     }
     for (reason, count) in [

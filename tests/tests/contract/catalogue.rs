@@ -102,9 +102,9 @@ async fn each_judged_request_counts_once_and_a_missed_one_with_its_reason() {
     let app = application().await;
     let proxy = proxy(app.port)
         .concurrency(1)
-        .set("WEIR_SLO", "1s")
+        .set("WEIR_SLO", "3s")
         .set("WEIR_QUEUE_DEPTH", "1")
-        .set("REVISION_TIMEOUT_SECONDS", "3")
+        .set("REVISION_TIMEOUT_SECONDS", "6")
         .start()
         .await;
     let missed = |reason: &str| format!("reason=\"{reason}\"");
@@ -116,7 +116,7 @@ async fn each_judged_request_counts_once_and_a_missed_one_with_its_reason() {
         .get_with("/0", "Weir-Held-Us: 9000000\r\n")
         .await;
     // The application alone takes longer.
-    proxy.connect().await.get("/1200").await;
+    proxy.connect().await.get("/3500").await;
     assert_eq!(proxy.connect().await.get("/fail").await.status(), 500);
     // One runs into the timeout, one waits and leaves within its objective, one finds the queue full, one cannot be read.
     let before = app.seen.count();
@@ -146,7 +146,7 @@ async fn each_judged_request_counts_once_and_a_missed_one_with_its_reason() {
     let mut leaves = proxy.connect().await;
     leaves.send("GET /9000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
     eventually("it runs", || app.seen.count() > before).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    tokio::time::sleep(Duration::from_millis(3_100)).await;
     drop(leaves);
     for (reason, count) in [
         ("queue", 1.0),
