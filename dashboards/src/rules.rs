@@ -31,7 +31,7 @@ pub struct RecordGroup {
 /// Whom an alert concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// Somebody is woken.
+    /// The engineer on call is paged.
     Page,
     /// It is looked at on a working day.
     Ticket,

@@ -116,7 +116,8 @@ fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Turns into the program that the first argument names. Who has started this process stays whom it ends with.
+/// Replaces this process by the program that the first argument names, which ends with the parent as this process does. Returns if that
+/// fails.
 fn become_program(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter();
     let Some(name) = arguments.next() else {

@@ -1,4 +1,4 @@
-//! Cost: who uses how much of which slot, and at what price.
+//! Cost: how much of which slot each function uses, and at what price.
 
 use super::{own, rate_by};
 use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};

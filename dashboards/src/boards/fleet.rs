@@ -1,4 +1,4 @@
-//! All functions: who keeps the objective, who does not, and why.
+//! All functions: which keep the objective, which do not, and why.
 
 use super::own;
 use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};

@@ -306,7 +306,7 @@ impl Volumes {
     /// Returns the pipe directory of the MPS daemon of a pod's slot; `None`: its pods share by time alone.
     ///
     /// # Errors
-    /// The daemon has not made it yet: a pod without it would compute on all SMs for its whole life.
+    /// The daemon does not answer yet: a pod without it would compute on all SMs for its whole life.
     fn pipe(&self, pod: &Pod) -> Result<Option<PathBuf>, Status> {
         let node = self.node.lock();
         let own = node
@@ -316,7 +316,8 @@ impl Volumes {
             return Ok(None);
         };
         match own.mps {
-            _ if pipe.is_dir() => Ok(Some(pipe)),
+            // Its folder alone is there a little earlier, without the socket.
+            MpsState::Up { .. } => Ok(Some(pipe)),
             // It never will.
             MpsState::None | MpsState::Unable { .. } => Ok(None),
             _ => Err(Status::unavailable(format!(

@@ -50,12 +50,12 @@ pub(crate) struct ObserveOptions {
     screenshots: Option<PathBuf>,
     /// With --observe: break a part of Weir, and wait until its alert fires. Alerts that hold for minutes hold for 20 s here.
     #[arg(long, value_enum, value_name = "PART")]
-    r#break: Option<Broken>,
+    r#break: Option<BreakTarget>,
 }
 
 /// What is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Broken {
+pub(crate) enum BreakTarget {
     /// The node's agent is killed.
     Agent,
     /// The MPS daemons of the node's slots are killed, and their control program is gone.
@@ -64,7 +64,7 @@ pub(crate) enum Broken {
     Queue,
 }
 
-impl Broken {
+impl BreakTarget {
     /// Returns the alert that is to fire.
     const fn alert(self) -> &'static str {
         match self {
@@ -197,21 +197,21 @@ pub(super) async fn run(
 
 /// Breaks a part and waits until its alert fires. Returns whether it has.
 async fn fires(
-    broken: Broken,
+    broken: BreakTarget,
     cluster: &Cluster,
     prometheus: &mut Prometheus,
 ) -> anyhow::Result<bool> {
     let end = Instant::now() + ALERT_MAX;
     match broken {
-        Broken::Agent => cluster.kill_agent()?,
-        Broken::Mps => cluster.break_mps().await?,
-        Broken::Queue => {}
+        BreakTarget::Agent => cluster.kill_agent()?,
+        BreakTarget::Mps => cluster.break_mps().await?,
+        BreakTarget::Queue => {}
     }
     let flooded = function::FUNCTIONS
         .into_iter()
         .find(|own| own.name == function::SHOWN);
     let flood = flooded
-        .filter(|_| broken == Broken::Queue)
+        .filter(|_| broken == BreakTarget::Queue)
         .map(|own| tokio::spawn(function::call(own, cluster.address(), end, 20 * own.depth)));
     while Instant::now() < end {
         if prometheus

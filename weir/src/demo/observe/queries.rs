@@ -26,16 +26,16 @@ pub(super) const fn variables<'a>(chosen: &'a [(&'a str, &'a str)]) -> Variables
 
 /// The queries that were sent, and those that failed or were empty.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct QueryResults {
     pub(super) queries: Vec<Query>,
     pub(super) errors: Vec<Failure>,
     pub(super) empty: Vec<Failure>,
 }
 
 /// Sends all queries.
-pub(super) async fn send(prometheus: &mut Prometheus) -> anyhow::Result<Sent> {
+pub(super) async fn send(prometheus: &mut Prometheus) -> anyhow::Result<QueryResults> {
     let chosen = shown();
-    let mut sent = Sent::default();
+    let mut sent = QueryResults::default();
     for query in queries(&variables(&chosen)) {
         let failure = |why: String| Failure {
             file: query.file.clone(),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::queries::Sent;
+use super::queries::QueryResults;
 
 /// A query that failed or was empty.
 #[derive(Debug, Clone, Serialize)]
@@ -55,7 +55,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(
-        sent: Sent,
+        sent: QueryResults,
         (up, down): (usize, usize),
         causes: Vec<Cause>,
         alerts_firing: Vec<String>,
