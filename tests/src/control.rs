@@ -394,6 +394,14 @@ impl Control {
             .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Panics
+    /// If the system has no status of it.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a status").is_some()
+    }
+
     /// Its exit code; `None`: it was ended by a signal, or runs on after `limit`.
     pub async fn exit_code(&mut self, limit: Duration) -> Option<i32> {
         let status = timeout(limit, self.child.wait()).await.ok()?.ok()?;

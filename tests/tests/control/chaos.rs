@@ -134,6 +134,12 @@ async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile()
             longest < EMPTY_MAX + SLACK,
             "a path was empty for {longest:?}, seed {seed}"
         );
+        for control in &mut controls {
+            if control.has_ended() {
+                *control = start(&cluster, next_control);
+                next_control += 1;
+            }
+        }
         let name = &names[usize::try_from(random.below(8)).unwrap()];
         match random.below(9) {
             0 if opted_out.remove(name) => cluster.opt(name, true),
@@ -250,6 +256,7 @@ async fn killed_at(step: u64, fault: Fault) {
     });
     let mut control = cluster.control_with_short_terms(BINARY, "weir-control-0");
     *victim.lock().unwrap() = control.pid();
+    let mut number = 0;
     for (wanted, is_opted_in) in [(Path::Own(vec![pods[0].ip]), true), (Path::Knatives, false)] {
         cluster.opt("f", is_opted_in);
         let begin = Instant::now();
@@ -261,14 +268,17 @@ async fn killed_at(step: u64, fault: Fault) {
         };
         while !is_done() {
             observe(&mut observer, &cluster, &pods, Duration::from_millis(20)).await;
-            if is_killed.load(Ordering::Relaxed) && control.name == "weir-control-0" {
-                control = cluster.control_with_short_terms(BINARY, "weir-control-1");
+            // As the kubelet does. One that was without a processor for its term ends by itself, and the fault is for the next one.
+            if control.has_ended() {
+                number += 1;
+                control =
+                    cluster.control_with_short_terms(BINARY, &format!("weir-control-{number}"));
+                *victim.lock().unwrap() = control.pid();
             }
-            let log = || control.log();
             assert!(
                 begin.elapsed() < PATIENCE,
                 "not {wanted:?}, killed at step {step}: {}",
-                log()
+                control.log()
             );
         }
     }
@@ -277,4 +287,5 @@ async fn killed_at(step: u64, fault: Fault) {
         longest < EMPTY_MAX,
         "the path was empty for {longest:?}, killed at step {step}"
     );
+    assert!(is_killed.load(Ordering::Relaxed), "no step {step}");
 }

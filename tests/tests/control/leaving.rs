@@ -98,15 +98,15 @@ async fn the_lease_that_goes_with_its_namespace_keeps_no_revision_attached() {
     let pod = cluster.add_pod("data-0").await;
     cluster.add_revision("f", true);
     install(&cluster);
-    let mut controls = ["weir-control-0", "weir-control-1"]
-        .map(|name| cluster.control_with_short_terms(super::BINARY, name));
+    let mut controls =
+        ["weir-control-0", "weir-control-1"].map(|name| cluster.control(super::BINARY, name));
     eventually("it is attached", || {
         cluster.path("f") == Path::Own(vec![pod.ip])
     })
     .await;
     let begin = Instant::now();
     cluster.api.set_faults(move |write| {
-        let is_late = begin.elapsed() < Duration::from_secs(4);
+        let is_late = begin.elapsed() < Duration::from_secs(8);
         if write.contains("/leases") || is_late {
             Fault::Conflict
         } else {
@@ -164,10 +164,8 @@ async fn the_end_of_one_process_gives_the_lease_up_and_leaves_all_attached() {
 async fn a_leader_whose_lease_another_has_taken_ends() {
     let cluster = cluster().await;
     let mut control = control(&cluster);
-    eventually("it leads", || {
-        cluster.leader().as_deref() == Some("weir-control-0")
-    })
-    .await;
+    // By its own word: on a slow machine it may not have had the answer to its write yet, and follows the other one then.
+    eventually("it leads", || control.log().contains("this process leads")).await;
     cluster.change("leases", "weir-system", "weir-control", |lease| {
         lease["spec"]["holderIdentity"] = json!("another");
     });
