@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use policy::Span;
 use policy::routing::{EjectReason, RouteReason};
-use policy::slo::{MissReason, Verdict, judge};
+use policy::slo::MissReason;
 use prometheus::proto::MetricFamily;
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
 };
+use proxy::attainment::{Attainment, Judgement};
 use proxy::exchange::{Recorder, RequestSummary};
 use proxy::outcome::Outcome;
 use proxy::process_metrics::ProcessMetrics;
@@ -101,18 +102,8 @@ pub(crate) struct Metrics {
 pub(crate) struct RevisionMetrics {
     requests: [IntCounter; Outcome::ALL.len()],
     objective: Option<Attainment>,
-    /// `namespace/revision`.
-    revision: String,
     hold: Histogram,
     cold_start: Histogram,
-}
-
-/// Requests judged against an objective.
-#[derive(Debug)]
-struct Attainment {
-    objective: Span,
-    in_time: IntCounter,
-    missed: [IntCounter; MissReason::ALL.len()],
 }
 
 /// The process's figures as they stand.
@@ -299,15 +290,14 @@ impl Metrics {
                 self.requests
                     .with_label_values(&[namespace, function, own, outcome.name()])
             }),
-            objective: slo.map(|slo| Attainment {
-                objective: slo.into(),
-                in_time: self.in_time.with_label_values(&labels),
-                missed: MissReason::ALL.map(|reason| {
-                    self.missed
-                        .with_label_values(&[namespace, function, own, reason.name()])
-                }),
+            objective: slo.map(|slo| {
+                let revision = format!("{}/{}", name.namespace, name.name);
+                let in_time = self.in_time.with_label_values(&labels);
+                Attainment::new(slo.into(), revision, in_time, |reason| {
+                    let labels = [namespace, function, own, reason.name()];
+                    self.missed.with_label_values(&labels)
+                })
             }),
-            revision: format!("{}/{}", name.namespace, name.name),
             hold: self.hold.with_label_values(&labels),
             cold_start: self.cold_start.with_label_values(&labels),
         })
@@ -426,29 +416,17 @@ impl RevisionMetrics {
         let Some(own) = &self.objective else {
             return Judged::default();
         };
-        let in_time = own.in_time.get();
-        let missed: u64 = own.missed.iter().map(IntCounter::get).sum();
+        let in_time = own.in_time();
         Judged {
-            all: in_time + missed,
+            all: in_time + own.missed(),
             in_time,
         }
     }
 }
 
 impl Recorder for RevisionMetrics {
-    fn record(&self, ended: &RequestSummary) {
+    fn record(&self, ended: &RequestSummary) -> Option<Judgement> {
         self.requests[ended.outcome as usize].inc();
-        let Some(own) = &self.objective else {
-            return;
-        };
-        let took = ended.took().into();
-        match judge(own.objective, took, ended.ending(), &ended.parts) {
-            Verdict::InTime => own.in_time.inc(),
-            Verdict::Missed(reason) => {
-                own.missed[reason as usize].inc();
-                ended.log_missed(&self.revision, reason, own.objective);
-            }
-            Verdict::NotJudged => {}
-        }
+        self.objective.as_ref().map(|own| own.record(ended))
     }
 }

@@ -19,7 +19,7 @@ use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
 use proxy::deadline::{HELD_US, RequestDeadline};
 use proxy::exchange::Exchange;
-use proxy::forward::{self, Passage, RequestKind, discard, note};
+use proxy::forward::{self, Passage, RequestKind, discard, note, trace_of};
 use proxy::headers::{self, KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
 use proxy::malformed;
 use proxy::outcome::Outcome;
@@ -27,6 +27,7 @@ use proxy::relay::{InFlight, Place};
 use proxy::respond;
 use proxy::server_timing::{self, SERVER_TIMING};
 use proxy::timeouts::{Expired, TimeLimits, Timeouts};
+use proxy::traces::TraceIds;
 use proxy::upstream::UpstreamError;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -396,7 +397,8 @@ impl Data {
                     in_flight.place.bound = None;
                     is_again = true;
                     tries += 1;
-                    tracing::debug!(%error, "no connection; the request goes elsewhere");
+                    let (trace_id, span_id) = trace_of(exchange.as_ref());
+                    tracing::debug!(%error, trace_id, span_id, "no connection; the request goes elsewhere");
                     continue;
                 }
                 UpstreamError::Dial { .. } => bound.completion = Completion::NotConnected,
@@ -407,7 +409,8 @@ impl Data {
                 _ => bound.completion = Completion::Broken,
             }
             note(exchange.as_ref(), Outcome::Failed);
-            tracing::debug!(%error, instance = %instance.address, "no answer from the pod");
+            let (trace_id, span_id) = trace_of(exchange.as_ref());
+            tracing::debug!(%error, instance = %instance.address, trace_id, span_id, "no answer from the pod");
             return respond::bad_gateway(&error, kind.grpc);
         }
     }
@@ -534,7 +537,9 @@ impl Data {
             Err(UpstreamError::ClientBody) => respond::bad_request("the body cannot be read"),
             Err(error) => {
                 self.pass.failed();
-                tracing::debug!(%error, "no answer from Knative's activator");
+                let (trace_id, span_id) =
+                    TraceIds::of(request.headers()).map(TraceIds::texts).unzip();
+                tracing::debug!(%error, trace_id, span_id, "no answer from Knative's activator");
                 respond::bad_gateway(&error, kind.grpc)
             }
         }

@@ -7,6 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use policy::slo::{Deadline, Signals, Trust, budget_left};
 use policy::{Span, Time};
 
+use crate::traces::TraceIds;
+
 const BUDGET: HeaderName = HeaderName::from_static("weir-budget-ms");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
@@ -128,7 +130,8 @@ impl Deadlines {
         let parsed = value.to_str().ok().and_then(|text| parse(text.trim()));
         if parsed.is_none() {
             self.unusable.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(name = %name, value = ?value, "a deadline header cannot be used");
+            let (trace_id, span_id) = TraceIds::of(headers).map(TraceIds::texts).unzip();
+            tracing::debug!(name = %name, value = ?value, trace_id, span_id, "a deadline header cannot be used");
         }
         parsed
     }

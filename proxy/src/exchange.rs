@@ -11,19 +11,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, Uri, Version};
-use policy::Span;
-use policy::slo::{Ending, MissReason, Parts, StartMargin};
+use policy::slo::{Ending, Parts, StartMargin};
 use tokio::time::Instant;
 
+use crate::attainment::Judgement;
 use crate::connection::Client;
 use crate::headers;
 use crate::instruments::{HttpInstruments, Measurement, UpstreamMeasurement};
-use crate::missed::MissedRequest;
 use crate::outcome::Outcome;
 use crate::request_log::RequestLog;
 use crate::template::Record;
 use crate::tls::Negotiated;
-use crate::traces::{Spans, TraceIds, Traces};
+use crate::traces::{End, Spans, TraceIds, Traces};
 
 /// The status of a request whose client left before an answer: nginx's, understood by most tools.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -68,20 +67,6 @@ impl RequestSummary {
         }
     }
 
-    /// Writes into the process's log why it missed its objective; `revision` is `namespace/revision`.
-    pub fn log_missed(&self, revision: &str, reason: MissReason, objective: Span) {
-        let missed = MissedRequest {
-            revision,
-            reason,
-            objective: objective.as_secs_f64(),
-            took: self.took().as_secs_f64(),
-            parts: self.parts,
-            status: self.status,
-            trace: self.trace,
-        };
-        missed.log();
-    }
-
     /// Returns the time from its first arrival in Weir to its end.
     #[must_use]
     pub fn took(&self) -> Duration {
@@ -91,8 +76,8 @@ impl RequestSummary {
 
 /// Counts requests that have ended.
 pub trait Recorder: fmt::Debug + Send + Sync {
-    /// Counts one.
-    fn record(&self, ended: &RequestSummary);
+    /// Counts one. Returns what became of it, if it is held against an objective.
+    fn record(&self, ended: &RequestSummary) -> Option<Judgement>;
 }
 
 /// What is done with requests that have ended.
@@ -126,8 +111,8 @@ struct State {
     trace: Option<TraceIds>,
     status: Option<u16>,
     outcome: Option<Outcome>,
-    /// The response has been passed on whole.
-    complete: bool,
+    /// When the response had been passed on whole.
+    completed: Option<Instant>,
     held: Duration,
     /// It came while no instance served.
     is_cold: bool,
@@ -192,7 +177,7 @@ impl Observer {
         });
         let spans = traces.map(|traces| {
             let peer = client.peer.ip().to_string();
-            traces.begin(request, &peer, client.tls.is_some(), waits)
+            traces.begin(request, &peer, client.tls.is_some(), waits, arrival)
         });
         let trace = match &spans {
             Some(spans) => spans.ids(),
@@ -213,7 +198,7 @@ impl Observer {
                 trace,
                 status: None,
                 outcome: None,
-                complete: false,
+                completed: None,
                 held: Duration::ZERO,
                 is_cold: false,
                 margin: None,
@@ -272,7 +257,7 @@ impl Exchange {
         let mut state = self.lock();
         state.dispatched = Some((now, upstream));
         if let (Some(traces), Some(spans)) = (&self.observer.traces, &mut state.spans) {
-            traces.dispatch(spans, upstream, method, headers);
+            traces.dispatch(spans, now, upstream, method, headers);
         }
     }
 
@@ -318,7 +303,7 @@ impl Exchange {
 
     /// The response has been passed on whole.
     pub fn complete(&self) {
-        self.lock().complete = true;
+        self.lock().completed.get_or_insert_with(Instant::now);
     }
 
     /// The response broke off for another reason than that the client left.
@@ -326,7 +311,13 @@ impl Exchange {
         let mut state = self.lock();
         state.status = Some(BROKEN_OFF);
         state.outcome.get_or_insert(Outcome::Failed);
-        state.complete = true;
+        state.completed.get_or_insert_with(Instant::now);
+    }
+
+    /// Returns the names of its trace and of its span in this program, if it has one: for lines in the log.
+    #[must_use]
+    pub fn trace(&self) -> Option<TraceIds> {
+        self.lock().trace
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -361,14 +352,19 @@ impl Drop for Exchange {
         let now = Instant::now();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (status, outcome) = match state.status {
-            Some(status) if state.complete => (status, state.outcome.unwrap_or(Outcome::Answered)),
+            Some(status) if state.completed.is_some() => {
+                (status, state.outcome.unwrap_or(Outcome::Answered))
+            }
             _ => (CLIENT_CLOSED_REQUEST, Outcome::Cancelled),
         };
-        let response = now.saturating_duration_since(self.arrival);
+        // Before its last byte is on its way, so that a span of this hop ends within that of the hop before.
+        let end = state.completed.unwrap_or(now);
+        let response = end.saturating_duration_since(self.arrival);
         let upstream_status = state.upstream_head.map(|(_, status)| status);
-        let upstream_end = state.upstream_end.unwrap_or(now);
+        let upstream_end = state.upstream_end.map_or(end, |at| at.min(end));
         let observer = &self.observer;
-        if let Some(recorder) = observer.recorder.as_ref().filter(|_| !self.is_probe) {
+        let recorder = observer.recorder.as_ref().filter(|_| !self.is_probe);
+        let judgement = recorder.and_then(|recorder| {
             let dispatched = state.dispatched.map(|(dispatched, _)| {
                 (
                     dispatched.saturating_duration_since(self.arrival),
@@ -384,10 +380,16 @@ impl Drop for Exchange {
                 margin: state.margin,
                 parts: state.parts(response, dispatched),
                 trace: state.trace,
-            });
-        }
+            })
+        });
         if let Some(spans) = state.spans.take() {
-            spans.end(status, upstream_status);
+            spans.end(&End {
+                at: end,
+                upstream_at: upstream_end,
+                status,
+                upstream_status,
+                judgement,
+            });
         }
         let Some(fields) = state.fields.take() else {
             return;
@@ -413,7 +415,7 @@ impl Drop for Exchange {
                         |end: Instant| end.saturating_duration_since(dispatched).as_secs_f64();
                     UpstreamMeasurement {
                         address,
-                        head_seconds: until(state.upstream_head.map_or(now, |(at, _)| at)),
+                        head_seconds: until(state.upstream_head.map_or(end, |(at, _)| at.min(end))),
                         status: upstream_status,
                         seconds: until(upstream_end),
                     }

@@ -30,6 +30,7 @@ use crate::outcome::Outcome;
 use crate::relay::{InFlight, Place, Relay, Source};
 use crate::respond;
 use crate::timeouts::Timeouts;
+use crate::traces::TraceIds;
 use crate::tunnel::Tunnel;
 use crate::upstream::{Upstream, UpstreamError};
 
@@ -71,6 +72,14 @@ pub fn note(exchange: Option<&Arc<Exchange>>, outcome: Outcome) {
     if let Some(exchange) = exchange {
         exchange.note(outcome);
     }
+}
+
+/// Returns the names of a request's trace and span as hexadecimal digits, where it has them: the keys `trace_id` and `span_id` of lines
+/// in the log.
+#[must_use]
+pub fn trace_of(exchange: Option<&Arc<Exchange>>) -> (Option<String>, Option<String>) {
+    let ids = exchange.and_then(|exchange| exchange.trace());
+    ids.map(TraceIds::texts).unzip()
 }
 
 /// Returns the length of a request's body, in bytes; `None`: it is not known.

@@ -5,6 +5,7 @@
 //! of pods: what a request holds at its upstream is a [`relay::Place`] of the program's own.
 #![forbid(unsafe_code)]
 
+pub mod attainment;
 pub mod autoscaler;
 pub mod body;
 pub mod buffered;

@@ -6,6 +6,9 @@
 //! | [`SpanNames::proxy`] | arrival | the end of the response |
 //! | [`SpanNames::wait`] | arrival | a place at the upstream, where places are limited |
 //! | `HTTP` and the method (client) | dispatch | the end of the answer |
+//!
+//! The server's span of a request that is held against an objective says what became of it: `weir.slo.objective` (s), `weir.slo.result`
+//! (`in-time`, `missed`, `not-judged`), `weir.slo.reason` as in the metrics.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -20,6 +23,10 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::{HeaderExtractor, HeaderInjector};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
+use policy::slo::Verdict;
+use tokio::time::Instant;
+
+use crate::attainment::Judgement;
 
 /// What clients say stands in spans up to this length.
 const ATTRIBUTE_BYTES_MAX: usize = 256;
@@ -79,13 +86,32 @@ impl TraceIds {
     }
 }
 
-/// The spans of one request.
+/// The spans of one request. Their times are those of the monotonic clock, put onto the wall clock once at arrival: a step of the wall
+/// clock meanwhile puts no span outside of its parent.
 #[derive(Debug)]
 pub struct Spans {
+    arrival: Instant,
+    /// The same on the wall clock.
+    arrived_at: SystemTime,
     server: Span,
     proxy: Span,
     wait: Option<Span>,
     client: Option<Span>,
+}
+
+/// How a request ended, as far as its spans are concerned.
+#[derive(Debug, Clone, Copy)]
+pub struct End {
+    /// When its response had been passed on.
+    pub at: Instant,
+    /// When the upstream's answer had come whole.
+    pub upstream_at: Instant,
+    /// The status that its client got, or would have got.
+    pub status: u16,
+    /// That of the upstream; `None`: none came.
+    pub upstream_status: Option<u16>,
+    /// What became of it, if it is held against an objective.
+    pub judgement: Option<Judgement>,
 }
 
 impl Traces {
@@ -99,8 +125,21 @@ impl Traces {
         }
     }
 
-    /// A request has come. `waits`: places at the upstream are limited.
-    pub fn begin<B>(&self, request: &Request<B>, peer: &str, secure: bool, waits: bool) -> Spans {
+    /// A request came at `arrival`. `waits`: places at the upstream are limited.
+    pub fn begin<B>(
+        &self,
+        request: &Request<B>,
+        peer: &str,
+        secure: bool,
+        waits: bool,
+        arrival: Instant,
+    ) -> Spans {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "spans are in the wall clock's time"
+        )]
+        let now = SystemTime::now();
+        let arrived_at = now - arrival.elapsed();
         let headers = request.headers();
         let remote = self
             .propagator
@@ -123,10 +162,14 @@ impl Traces {
             .span_builder(shortened(request.method().as_str()))
             .with_kind(SpanKind::Server)
             .with_attributes(attributes)
+            .with_start_time(arrived_at)
             .start_with_context(&self.tracer, &remote);
-        let proxy = self.child(self.names.proxy, server.span_context());
-        let wait = waits.then(|| self.child(self.names.wait, server.span_context()));
+        let child = |name| self.child(name, server.span_context(), arrived_at);
+        let proxy = child(self.names.proxy);
+        let wait = waits.then(|| child(self.names.wait));
         Spans {
+            arrival,
+            arrived_at,
             server,
             proxy,
             wait,
@@ -134,15 +177,22 @@ impl Traces {
         }
     }
 
-    /// The request goes to the upstream at this address with these headers, which from here on name the client span.
+    /// The request goes to the upstream at this address with these headers, which from here on name the client span. One that found no
+    /// connection may go to another: its time there ends.
     pub fn dispatch(
         &self,
         spans: &mut Spans,
+        now: Instant,
         upstream: SocketAddr,
         method: &Method,
         headers: &mut HeaderMap,
     ) {
-        spans.admitted();
+        let now = spans.time(now);
+        spans.admitted(now);
+        if let Some(mut unanswered) = spans.client.take() {
+            set_status(&mut unanswered, None, 400);
+            unanswered.end_with_timestamp(now);
+        }
         let parent = Context::new().with_remote_span_context(spans.proxy.span_context().clone());
         let client = self
             .tracer
@@ -153,6 +203,7 @@ impl Traces {
                 KeyValue::new("server.address", upstream.ip().to_string()),
                 KeyValue::new("server.port", i64::from(upstream.port())),
             ])
+            .with_start_time(now)
             .start_with_context(&self.tracer, &parent);
         let outgoing = Context::new().with_remote_span_context(client.span_context().clone());
         self.propagator
@@ -163,9 +214,12 @@ impl Traces {
         spans.client = Some(client);
     }
 
-    fn child(&self, name: &'static str, parent: &SpanContext) -> Span {
+    fn child(&self, name: &'static str, parent: &SpanContext, start: SystemTime) -> Span {
         let parent = Context::new().with_remote_span_context(parent.clone());
-        self.tracer.start_with_context(name, &parent)
+        self.tracer
+            .span_builder(name)
+            .with_start_time(start)
+            .start_with_context(&self.tracer, &parent)
     }
 }
 
@@ -176,28 +230,44 @@ impl Spans {
         TraceIds::within(self.server.span_context())
     }
 
+    fn time(&self, at: Instant) -> SystemTime {
+        self.arrived_at + at.saturating_duration_since(self.arrival)
+    }
+
     /// It has a place at the upstream, or will get none.
-    fn admitted(&mut self) {
+    fn admitted(&mut self, now: SystemTime) {
         if let Some(mut wait) = self.wait.take() {
-            wait.end();
+            wait.end_with_timestamp(now);
         }
     }
 
     /// The response has ended.
-    pub fn end(mut self, status: u16, app_status: Option<u16>) {
-        self.admitted();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "spans are in the wall clock's time"
-        )]
-        let now = SystemTime::now();
+    pub fn end(mut self, end: &End) {
+        let at = self.time(end.at);
+        self.admitted(at);
+        let upstream_at = self.time(end.upstream_at);
         if let Some(mut client) = self.client.take() {
-            set_status(&mut client, app_status, 400);
-            client.end_with_timestamp(now);
+            set_status(&mut client, end.upstream_status, 400);
+            client.end_with_timestamp(upstream_at);
         }
-        self.proxy.end_with_timestamp(now);
-        set_status(&mut self.server, Some(status), 500);
-        self.server.end_with_timestamp(now);
+        self.proxy.end_with_timestamp(at);
+        set_status(&mut self.server, Some(end.status), 500);
+        if let Some(Judgement { objective, verdict }) = end.judgement {
+            let (result, reason) = match verdict {
+                Verdict::InTime => ("in-time", None),
+                Verdict::Missed(reason) => ("missed", Some(reason)),
+                Verdict::NotJudged => ("not-judged", None),
+            };
+            self.server.set_attributes([
+                KeyValue::new("weir.slo.objective", objective.as_secs_f64()),
+                KeyValue::new("weir.slo.result", result),
+            ]);
+            if let Some(reason) = reason {
+                self.server
+                    .set_attribute(KeyValue::new("weir.slo.reason", reason.name()));
+            }
+        }
+        self.server.end_with_timestamp(at);
     }
 }
 

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use opentelemetry::metrics::{Histogram, MeterProvider};
-use policy::Span;
 use policy::gate::DispatchReason;
-use policy::slo::{MissReason, StartMargin, Verdict, judge};
+use policy::slo::StartMargin;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
+use proxy::attainment::{Attainment, Judgement};
 use proxy::exchange::{Recorder, RequestSummary};
 use proxy::instruments::DURATION_BOUNDS;
 use proxy::outcome::Outcome;
@@ -61,8 +61,6 @@ pub(crate) fn invocation_duration(provider: &impl MeterProvider) -> Histogram<f6
 pub(crate) struct WeirMetrics {
     requests: [IntCounter; Outcome::ALL.len()],
     objective: Option<Attainment>,
-    /// `namespace/revision`.
-    revision: String,
     slack: prometheus::Histogram,
     lateness: prometheus::Histogram,
     wait: prometheus::Histogram,
@@ -79,14 +77,6 @@ pub(crate) struct WeirMetrics {
     dropped_lines: IntCounter,
     process: ProcessMetrics,
     registry: Registry,
-}
-
-/// Requests judged against an objective.
-#[derive(Debug)]
-struct Attainment {
-    objective: Span,
-    in_time: IntCounter,
-    missed: [IntCounter; MissReason::ALL.len()],
 }
 
 /// What is counted elsewhere, since the start.
@@ -179,11 +169,10 @@ impl WeirMetrics {
                 "Requests that missed the objective, by why.",
                 "reason",
             )?;
-            Some(Attainment {
-                objective: slo.into(),
-                in_time,
-                missed: MissReason::ALL.map(|reason| missed.with_label_values(&[reason.name()])),
-            })
+            let revision = format!("{}/{}", config.namespace, config.revision);
+            Some(Attainment::new(slo.into(), revision, in_time, |reason| {
+                missed.with_label_values(&[reason.name()])
+            }))
         } else {
             None
         };
@@ -204,7 +193,6 @@ impl WeirMetrics {
         Ok(Self {
             requests: Outcome::ALL.map(|outcome| requests.with_label_values(&[outcome.name()])),
             objective,
-            revision: format!("{}/{}", config.namespace, config.revision),
             slack: histogram_of(
                 "weir_dispatch_slack_seconds",
                 "Time from dispatch to the latest start time, of requests dispatched before it.",
@@ -290,7 +278,7 @@ impl WeirMetrics {
 }
 
 impl Recorder for WeirMetrics {
-    fn record(&self, ended: &RequestSummary) {
+    fn record(&self, ended: &RequestSummary) -> Option<Judgement> {
         self.requests[ended.outcome as usize].inc();
         self.response.observe(ended.response.as_secs_f64());
         if let Some((wait, execution)) = ended.dispatched {
@@ -302,16 +290,6 @@ impl Recorder for WeirMetrics {
             Some(StartMargin::Lateness(late)) => self.lateness.observe(late.as_secs_f64()),
             None => {}
         }
-        if let Some(own) = &self.objective {
-            let took = ended.took().into();
-            match judge(own.objective, took, ended.ending(), &ended.parts) {
-                Verdict::InTime => own.in_time.inc(),
-                Verdict::Missed(reason) => {
-                    own.missed[reason as usize].inc();
-                    ended.log_missed(&self.revision, reason, own.objective);
-                }
-                Verdict::NotJudged => {}
-            }
-        }
+        self.objective.as_ref().map(|own| own.record(ended))
     }
 }

@@ -20,7 +20,7 @@ use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
 use proxy::deadline::{Deadlines, HELD_US, RequestDeadline};
 use proxy::exchange::{Exchange, Observer};
-use proxy::forward::{self, Passage, RequestKind, Untyped, discard, note};
+use proxy::forward::{self, Passage, RequestKind, Untyped, discard, note, trace_of};
 use proxy::headers;
 use proxy::malformed;
 use proxy::outcome::Outcome;
@@ -400,7 +400,8 @@ impl Proxy {
             }
             Err(error) => {
                 note(exchange.as_ref(), Outcome::Failed);
-                tracing::debug!(%error, "no answer from the user container");
+                let (trace_id, span_id) = trace_of(exchange.as_ref());
+                tracing::debug!(%error, trace_id, span_id, "no answer from the user container");
                 respond::bad_gateway(&error, kind.grpc)
             }
         }

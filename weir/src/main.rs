@@ -24,7 +24,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Replay a real trace against stock and Weir settings and compare.
-    Demo(demo::Arguments),
+    Demo(Box<demo::Arguments>),
     /// What if: functions and their load on a cluster, in virtual time; and the papers' experiments.
     Simulate(Box<simulate::Arguments>),
     /// Run CUDA programs on a software GPU, and see who held what of it.
@@ -109,7 +109,7 @@ fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         // Nobody to tell if this fails.
         let _written = writeln!(std::io::stderr(), "weir: {error:#}");
-        if error.is::<demo::PrometheusError>() {
+        if error.is::<demo::PrometheusError>() || error.is::<demo::TracesError>() {
             return ExitCode::FAILURE;
         }
         ExitCode::from(2)

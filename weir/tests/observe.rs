@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stderr, reason = "says what was not done")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -66,6 +67,12 @@ fn what_does_not_belong_together_is_refused_with_exit_code_2() {
         ),
         (&["--observe", "--bind", "::1"], "needs an IPv4 address"),
         (&["--html", "x"], "--html belongs to --observe"),
+        (&["--traces", "x"], "--traces belongs to --observe"),
+        (
+            &["--observe", "--traces", "/nowhere/at/all"],
+            "the folder above it is missing",
+        ),
+        (&["--observe", "--traces", "/"], "is a folder"),
         (
             &["--observe", "--html", "/nowhere/at/all"],
             "the folder above it is missing",
@@ -121,6 +128,8 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("pages");
     let html = pages.display().to_string();
+    let spans = folder.path().join("spans.jsonl");
+    let traces = spans.display().to_string();
     let arguments = [
         "--observe",
         "--json",
@@ -132,6 +141,8 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
         "127.0.41.1",
         "--html",
         &html,
+        "--traces",
+        &traces,
     ];
     let pictures = folder.path().join("pictures");
     let mut command = weir(&arguments);
@@ -154,6 +165,7 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
     let firing = report["alerts_firing"].as_array().unwrap();
     assert!(firing.contains(&"WeirAgentDown".into()), "{report}");
     assert_eq!(code, Some(0), "{told}");
+    hang_together(&spans, &report["worst"]);
     // Each dashboard is a page with all of its panels, which fetches nothing.
     for board in dashboards::boards::boards() {
         let page = fs::read_to_string(pages.join(format!("{}.html", board.uid))).unwrap();
@@ -178,6 +190,71 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
             }
         }
     }
+}
+
+/// Reads the spans as any tool would: each request has one root and the five spans of two programs, children lie within their parents,
+/// and the parts of the latest one are its response.
+fn hang_together(file: &Path, worst: &Value) {
+    let lines = fs::read_to_string(file).unwrap();
+    let mut traces: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for line in lines.lines() {
+        let export: Value = serde_json::from_str(line).unwrap();
+        for resource in export["resourceSpans"].as_array().unwrap() {
+            for scope in resource["scopeSpans"].as_array().unwrap() {
+                for span in scope["spans"].as_array().unwrap() {
+                    let trace = span["traceId"].as_str().unwrap().to_owned();
+                    traces.entry(trace).or_default().push(span.clone());
+                }
+            }
+        }
+    }
+    let time = |span: &Value, key: &str| span[key].as_str().unwrap().parse::<u64>().unwrap();
+    let (start, end) = ("startTimeUnixNano", "endTimeUnixNano");
+    for (trace, spans) in &traces {
+        let roots = spans.iter().filter(|span| span["parentSpanId"] == "");
+        assert_eq!(roots.count(), 1, "{trace}: {spans:?}");
+        for span in spans.iter().filter(|span| span["parentSpanId"] != "") {
+            let parent = spans.iter().find(|it| it["spanId"] == span["parentSpanId"]);
+            let parent = parent.unwrap_or_else(|| panic!("{trace}: no parent of {span}"));
+            let is_within =
+                time(span, start) >= time(parent, start) && time(span, end) <= time(parent, end);
+            assert!(is_within, "{trace}: {span} is not within {parent}");
+        }
+    }
+    let own = &traces[worst["trace_id"].as_str().unwrap()];
+    assert_eq!(own.len(), 8, "{own:?}");
+    let seconds = |span: &Value| Duration::from_nanos(time(span, end) - time(span, start));
+    let root = own.iter().find(|span| span["parentSpanId"] == "").unwrap();
+    let parts = ["hold", "way", "queue", "execution"];
+    let parts: f64 = parts
+        .iter()
+        .map(|part| worst["parts"][part].as_f64().unwrap())
+        .sum();
+    let response = seconds(root).as_secs_f64();
+    assert!((parts / response - 1.0).abs() <= 0.01, "{worst}");
+    let named = |name: &str, of: &Value| {
+        let children = own
+            .iter()
+            .filter(|span| span["parentSpanId"] == of["spanId"]);
+        let mut named = children.filter(|span| span["name"] == name);
+        named
+            .next()
+            .unwrap_or_else(|| panic!("no {name}: {own:?}"))
+            .clone()
+    };
+    let proxy = named("kn.activator.proxy", root);
+    let sum =
+        seconds(&named("kn.activator.throttler", root)) + seconds(&named("HTTP POST", &proxy));
+    assert!(
+        (sum.as_secs_f64() / response - 1.0).abs() <= 0.01,
+        "{worst}"
+    );
+    let slo = root["attributes"].as_array().unwrap();
+    let slo = slo
+        .iter()
+        .find(|pair| pair["key"] == "weir.slo.reason")
+        .unwrap();
+    assert_eq!(slo["value"]["stringValue"], worst["reason"]);
 }
 
 #[test]

@@ -80,3 +80,45 @@ async fn spans_go_to_the_collector_and_on_with_the_request() {
     assert_ne!(answer, parent);
     eventually("spans", || !collector.received("/v1/traces").is_empty()).await;
 }
+
+/// Between 0 and 1 a trace that another has begun is sampled as that one says; at 0 and 1 Knative's rule has it that nobody is asked.
+#[tokio::test]
+async fn a_trace_that_comes_unsampled_goes_on_unsampled_and_exports_nothing() {
+    let collector = Collector::http().await;
+    let pod = echoing().await;
+    let mut revision = Revision::new("f-00001");
+    revision.pods = vec![at(&pod)];
+    let config = format!(
+        r#"{{"tracing":{{"protocol":"http/protobuf","endpoint":"http://127.0.0.1:{}/v1/traces","samplingRate":0.5}}}}"#,
+        collector.port
+    );
+    let activator = activator()
+        .revision(&revision)
+        .set("OBSERVABILITY_CONFIG", config)
+        .set("OTEL_BSP_SCHEDULE_DELAY", "50")
+        .start()
+        .await;
+    activator.has_instances(1).await;
+    let mut client = activator.connect().await;
+    for (trace, flag) in [("0", "00"), ("1", "01")] {
+        for _ in 0..8 {
+            let trace = trace.repeat(31) + "7";
+            let head = get("f-00001", "/traceparent").replace(
+                "\r\n\r\n",
+                &format!("\r\nTraceparent: 00-{trace}-b7ad6b7169203331-{flag}\r\n\r\n"),
+            );
+            let answer = client.request(head).await.text();
+            assert!(answer.ends_with(&format!("-{flag}")), "{answer}");
+        }
+    }
+    eventually("the sampled ones", || {
+        !collector.received("/v1/traces").is_empty()
+    })
+    .await;
+    for message in collector.received("/v1/traces") {
+        // The name of a trace stands in it as its sixteen bytes.
+        let unsampled = [0_u8; 15].into_iter().chain([7]).collect::<Vec<_>>();
+        let unsampled = [&[0x0a, 0x10][..], &unsampled].concat();
+        assert!(!message.windows(18).any(|bytes| bytes == unsampled));
+    }
+}

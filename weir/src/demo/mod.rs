@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::children::{Children, Settings};
 use self::gpu::SoftGpu;
 pub(crate) use self::gpu::serve as serve_software_gpu;
-pub(crate) use self::observe::PrometheusError;
+pub(crate) use self::observe::{PrometheusError, TracesError};
 use self::report::{Report, Run};
 use self::trace::Trace;
 use self::workload::Workload;

@@ -74,8 +74,13 @@ fn resource(plural: &str) -> Resource {
 }
 
 impl Cluster {
-    /// Starts all of it on addresses from `bind` on, and waits until every function but [`COLD`] is attached and has its instance.
-    pub(super) async fn start(bind: IpAddr) -> anyhow::Result<Self> {
+    /// Starts all of it on addresses from `bind` on, and waits until every function but [`COLD`] is attached and has its instance. The
+    /// programs that requests go through get the variables of `tracing`.
+    pub(super) async fn start(
+        bind: IpAddr,
+        tracing: Option<&[(&'static str, String); 2]>,
+    ) -> anyhow::Result<Self> {
+        let tracing = || tracing.cloned().into_iter().flatten();
         let addresses = addresses(bind, 2 + FUNCTIONS.len())?;
         let (data_ip, control_ip) = (addresses[0], addresses[1]);
         are_free(data_ip, &[8012, ACTIVATOR_METRICS])?;
@@ -102,15 +107,11 @@ impl Cluster {
         for (function, ip) in FUNCTIONS.into_iter().zip(&addresses[2..]) {
             let settings = Settings::Weir(Duration::from_millis(function.objective_ms));
             let cost = function.cost();
-            let pod = Children::start_named(
-                Site::Address(*ip),
-                cost,
-                &gpu,
-                MODEL_GPU,
-                settings,
-                &function.names(),
-            )
-            .await?;
+            let mut names = function.names();
+            names.environment.extend(tracing());
+            let pod =
+                Children::start_named(Site::Address(*ip), cost, &gpu, MODEL_GPU, settings, &names)
+                    .await?;
             let mut revision = described(function);
             if function.name != COLD {
                 revision.pods = vec![pod.address()];
@@ -134,6 +135,7 @@ impl Cluster {
         let data = Spawn::new(Program::ActivatorExt)
             .arguments(["data", "--autoscaler", &url].map(Into::into))
             .environment(environment(data_ip, "weir-activator-0"))
+            .environment(tracing())
             .spawn()?;
         let control = Spawn::new(Program::ActivatorExt)
             .arguments(["control"].map(Into::into))

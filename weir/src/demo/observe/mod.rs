@@ -11,6 +11,7 @@ mod prometheus;
 mod queries;
 mod report;
 mod screenshots;
+mod traces;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,6 +27,8 @@ use cluster::Cluster;
 pub(crate) use prometheus::PrometheusError;
 use prometheus::{Prometheus, Window};
 use report::Report;
+use traces::Receiver;
+pub(crate) use traces::TracesError;
 
 /// How long functions are called before queries are sent, in s: a rate needs two scrapes, and each cause a few requests.
 const SECONDS: f64 = 45.0;
@@ -48,6 +51,9 @@ pub(crate) struct ObserveOptions {
     /// With --observe: pictures of these pages, 375 and 1,440 pixels wide, by the program `chromium` of Debian's package.
     #[arg(long, value_name = "DIR")]
     screenshots: Option<PathBuf>,
+    /// With --observe: write the spans of all requests into this file, as OTLP JSON lines, and show those of the latest request.
+    #[arg(long, value_name = "FILE")]
+    traces: Option<PathBuf>,
     /// With --observe: break a part of Weir, and wait until its alert fires. Alerts that hold for minutes hold for 20 s here.
     #[arg(long, value_enum, value_name = "PART")]
     r#break: Option<BreakTarget>,
@@ -87,6 +93,7 @@ impl ObserveOptions {
             (self.r#break.is_some(), "--break"),
             (self.html.is_some(), "--html"),
             (self.screenshots.is_some(), "--screenshots"),
+            (self.traces.is_some(), "--traces"),
         ];
         given
             .into_iter()
@@ -111,7 +118,16 @@ pub(super) async fn run(
         screenshots::check()?;
         pages::check("--screenshots", folder)?;
     }
-    let mut cluster = Cluster::start(bind).await?;
+    if let Some(file) = &options.traces {
+        ensure!(!file.is_dir(), "--traces {}: is a folder", file.display());
+        pages::check_parent("--traces", file)?;
+    }
+    let receiver = match &options.traces {
+        Some(file) => Some(Receiver::start(file).await?),
+        None => None,
+    };
+    let tracing = receiver.as_ref().map(Receiver::environment);
+    let mut cluster = Cluster::start(bind, tracing.as_ref()).await?;
     let mut prometheus = Prometheus::start(version, &cluster.targets()).await?;
     prometheus.scrapes_all(cluster.targets().len()).await?;
     let scraped = Instant::now();
@@ -135,6 +151,7 @@ pub(super) async fn run(
         answered.push(own);
         cluster.check()?;
     }
+    let requests: u64 = answered.iter().sum();
     // Its callers' account: each request was in time, or missed for one reason.
     for (function, answered) in function::FUNCTIONS.iter().zip(answered) {
         let judged = cluster.judged(function.name, answered).await?;
@@ -144,6 +161,13 @@ pub(super) async fn run(
             function.name
         );
     }
+    let worst = match &receiver {
+        Some(receiver) => {
+            let worst = receiver.worst(usize::try_from(requests)?).await;
+            Some(worst.map_err(|error| TracesError(format!("{error:#}")))?)
+        }
+        None => None,
+    };
     // The last scrape has the last counts.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let sent = queries::send(&mut prometheus).await?;
@@ -167,7 +191,7 @@ pub(super) async fn run(
         }
     }
     let firing = prometheus.firing().await?;
-    let report = Report::new(
+    let mut report = Report::new(
         sent,
         targets,
         causes,
@@ -175,6 +199,7 @@ pub(super) async fn run(
         prometheus.version.clone(),
         begin.elapsed().as_secs_f64(),
     );
+    report.worst = worst;
     let text = if is_json {
         serde_json::to_string(&report)?
     } else {

@@ -25,7 +25,13 @@ pub(super) fn check(option: &str, folder: &Path) -> anyhow::Result<()> {
         ensure!(folder.is_dir(), "{option} {name}: is no folder");
         return Ok(());
     }
-    let parent = folder.parent().filter(|parent| *parent != Path::new(""));
+    check_parent(option, folder)
+}
+
+/// Whether the folder of what is to be made is there.
+pub(super) fn check_parent(option: &str, path: &Path) -> anyhow::Result<()> {
+    let name = path.display();
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let is_there = parent.is_none_or(Path::is_dir);
     ensure!(is_there, "{option} {name}: the folder above it is missing");
     Ok(())

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::queries::QueryResults;
+use super::traces::Waterfall;
 
 /// A query that failed or was empty.
 #[derive(Debug, Clone, Serialize)]
@@ -51,6 +52,9 @@ pub(super) struct Report {
     prometheus: String,
     /// By the clock.
     seconds: f64,
+    /// The latest request, where traces were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) worst: Option<Waterfall>,
 }
 
 impl Report {
@@ -81,6 +85,7 @@ impl Report {
             alerts_firing,
             prometheus,
             seconds: (seconds * 10.0).round() / 10.0,
+            worst: None,
         }
     }
 
@@ -137,6 +142,9 @@ impl Report {
             "\nAlerts that fire: {}",
             self.alerts_firing.join(", ")
         );
+        if let Some(worst) = &self.worst {
+            text.push_str(&worst.text());
+        }
         text
     }
 }
