@@ -14,6 +14,7 @@ mod facts;
 mod functions;
 mod lease;
 mod leave;
+mod live;
 mod metrics;
 mod names;
 mod nodes;
@@ -26,12 +27,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ::live::page as live_page;
 use futures_util::{StreamExt as _, stream};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use kube::api::Api;
 use kube::runtime::events::{Recorder, Reporter};
-use mutual_tls::{Identity, Pem};
+use mutual_tls::{Identity, Pem, name_of};
 use proxy::body::ProxyBody;
 use proxy::clock::Clock;
 use proxy::connection::{self, Handler, Shutdown};
@@ -45,8 +47,11 @@ pub(crate) use check::{CheckArguments, check};
 pub(crate) use config::{ControlArguments, ControlConfig};
 pub(crate) use detach::{DetachArguments, detach};
 
+use self::live::Gatherer;
+use crate::admin::access::Access;
+use crate::admin::remote::{Remote, Resource};
 use crate::source::kubernetes;
-use crate::{METRICS_PORT, StartError};
+use crate::{FUNCTIONS_PORT, METRICS_PORT, StartError};
 use attach::Attacher;
 use certificates::Keeper;
 use cluster::{Cluster, Concern};
@@ -114,6 +119,7 @@ impl Handler for Page {
 /// A port cannot be had, or no Kubernetes API is known.
 pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     let scrapes = listen::listen(config.bind, METRICS_PORT)?;
+    let lives = listen::listen(config.bind, FUNCTIONS_PORT)?;
     let mut signals = Signals::take()?;
     let clock = Clock::start();
     let metrics = Metrics::new()?;
@@ -200,6 +206,25 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
         attacher: Arc::clone(&attacher),
         clock,
     };
+    let live = live_page::Page::new(live_hosts(&config));
+    let gatherer = Gatherer::new(
+        client.clone(),
+        config.agent_namespace.clone(),
+        Arc::clone(&identity),
+        Arc::clone(&cluster),
+        Arc::clone(&attacher),
+        clock,
+    );
+    let shown = async {
+        cluster.filled().await;
+        live.run(gatherer).await;
+    };
+    let remote = Remote {
+        resource: Resource::Live(Arc::clone(&live)),
+        identity: Arc::clone(&identity),
+        access: Some(Access::new(client.clone())),
+    };
+    tokio::spawn(Arc::new(remote).run(lives));
     // Once all is let go, the process goes on until it is deleted as well.
     let leave = async {
         leave::run(client.clone(), &cluster, &config).await;
@@ -210,6 +235,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     let mut certificates = pin!(certificates);
     let mut nodes = pin!(nodes.run(&candidate));
     let mut functions = pin!(functions.run(&candidate));
+    let mut shown = pin!(shown);
     let mut has_left = false;
     let mut is_stopping = false;
     let mut is_lost = false;
@@ -241,6 +267,10 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
                 tracing::error!("GpuFunctions are kept no more");
                 return Ok(ExitCode::FAILURE);
             }
+            () = &mut shown => {
+                tracing::error!("nothing is gathered for the live page any more");
+                return Ok(ExitCode::FAILURE);
+            }
             () = &mut leave, if !has_left => has_left = true,
             () = signals.next() => {
                 if is_stopping {
@@ -260,6 +290,17 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     }
     candidate.release().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the names by which the live page is reached, besides addresses.
+fn live_hosts(config: &ControlConfig) -> Vec<String> {
+    let service = format!("{}.{}", names::CONTROL, config.namespace);
+    vec![
+        name_of("control"),
+        format!("{service}.svc"),
+        format!("{service}.svc.cluster.local"),
+        service,
+    ]
 }
 
 /// Waits until this process leads, or Weir leaves the cluster and there may be no leader any more, and then works on what changes, for

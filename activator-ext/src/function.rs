@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use policy::Time;
 use policy::profile::ClassId;
+use policy::queue::SLACK_BOUNDS;
 use policy::routing::{
     Action, BindingId, Completion, EjectReason, InstanceId, RefuseReason, RouteReason, Router,
     Settings, Shape,
@@ -68,6 +69,8 @@ pub(crate) struct Counts {
 pub(crate) struct Standing {
     /// Requests that wait.
     pub(crate) waiting: usize,
+    /// The same by their slack.
+    pub(crate) by_slack: [usize; SLACK_BOUNDS.len() + 2],
     /// Requests that may wait.
     pub(crate) waiting_max: usize,
     /// Instances that are ejected.
@@ -203,6 +206,7 @@ impl Function {
         });
         Standing {
             waiting: state.router.waiting(),
+            by_slack: state.router.waiting_by_slack(self.clock.now()),
             waiting_max: state.router.waiting_max(),
             ejected: state.router.ejected(),
             instances: instances.collect(),

@@ -50,9 +50,11 @@ use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{Functions, Scrape};
 #[cfg(feature = "kubernetes")]
-use crate::admin::{access::Access, remote::Remote};
+use crate::admin::access::Access;
+#[cfg(feature = "kubernetes")]
+use crate::admin::remote::{Remote, Resource};
+use crate::admin::{Functions, Scrape};
 use crate::autoscaler::{QUEUED_MAX, Reports};
 use crate::config::{Config, Role, Source};
 #[cfg(feature = "kubernetes")]
@@ -301,7 +303,7 @@ fn serve_functions(
         let identity = Arc::<Identity>::default();
         tokio::spawn(Arc::clone(&identity).follow(folder));
         let remote = Remote {
-            functions,
+            resource: Resource::Functions(functions),
             identity,
             access: source.client.clone().map(Access::new),
         };

@@ -473,6 +473,7 @@ impl Registry {
                 serde_json::json!({
                     "revision": it.revision.name.name,
                     "objective_ms": it.revision.settings.slo.map(|slo| slo.as_millis()),
+                    "percentile": it.revision.settings.slo_percentile,
                     "judged": judged.all,
                     "in_time": judged.in_time,
                 })
@@ -491,6 +492,7 @@ impl Registry {
                 "function": function.name.name,
                 "version": function.name.version,
                 "waiting": standing.waiting,
+                "waiting_by_slack": standing.by_slack,
                 "waiting_max": standing.waiting_max,
                 "ejected": standing.ejected,
                 "variants": variants.collect::<Vec<_>>(),

@@ -4,7 +4,7 @@
 //! Who starts next is [`crate::queue`]'s order. What happens to late requests is [`Late`]; in a full line a newcomer that
 //! can make it takes the place of the waiting late request with the latest arrival (design 4.1).
 
-use crate::queue::{DeadlineQueue, Left, Ticket, Waiting};
+use crate::queue::{DeadlineQueue, Left, SLACK_BOUNDS, Ticket, Waiting};
 use crate::{RequestId, Span, Time};
 
 /// One dispatch in this many goes to a late request that has waited long enough, if there is one.
@@ -115,6 +115,11 @@ impl Line {
             kept_waiting: None,
             turned_late: Vec::new(),
         }
+    }
+
+    /// Requests that wait, as by [`DeadlineQueue::by_slack`].
+    pub(crate) fn by_slack(&self, now: Time) -> [usize; SLACK_BOUNDS.len() + 2] {
+        self.queue.by_slack(now)
     }
 
     /// How many requests wait.

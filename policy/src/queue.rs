@@ -43,6 +43,13 @@ impl Ticket {
     }
 }
 
+/// Bounds between the numbers of [`DeadlineQueue::by_slack`]: of requests whose latest start time is not past, the time until then.
+pub const SLACK_BOUNDS: [Span; 3] = [
+    Span::from_millis(100),
+    Span::from_secs(1),
+    Span::from_secs(10),
+];
+
 /// The queue holds as many requests as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
@@ -105,6 +112,24 @@ impl DeadlineQueue {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns how many requests wait, by the time from `now` to their latest start times: late ones, then those below each of
+    /// [`SLACK_BOUNDS`], then the others. O(n).
+    #[must_use]
+    pub fn by_slack(&self, now: Time) -> [usize; SLACK_BOUNDS.len() + 2] {
+        let mut counts = [0; SLACK_BOUNDS.len() + 2];
+        let now = now.max(self.clock);
+        for waiting in self.slots.iter().filter_map(|slot| slot.waiting) {
+            let at = if Self::is_late(waiting.key, now) {
+                0
+            } else {
+                let slack = waiting.key.since(now);
+                1 + SLACK_BOUNDS.iter().filter(|bound| slack >= **bound).count()
+            };
+            counts[at] += 1;
+        }
+        counts
     }
 
     /// How many requests may wait.

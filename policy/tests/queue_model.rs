@@ -48,6 +48,39 @@ impl SortedVector {
     }
 }
 
+#[test]
+fn waiting_requests_are_counted_by_the_time_to_their_latest_start_times() {
+    let mut queue = DeadlineQueue::new(16);
+    let now = Time(1_000_000_000);
+    let millis = Span::from_millis;
+    let keys = [
+        (now.before(Span(1)), 0),
+        (now, 1),
+        (now.after(millis(99)), 1),
+        (now.after(millis(100)), 2),
+        (now.after(millis(999)), 2),
+        (now.after(millis(1_000)), 3),
+        (now.after(millis(10_000)), 4),
+        (Time::NEVER, 4),
+    ];
+    let mut expected = [0; 5];
+    for (id, (key, at)) in (0..).map(RequestId).zip(keys) {
+        expected[at] += 1;
+        let waiting = Waiting {
+            id,
+            arrival: now,
+            key,
+            objective: Span::ZERO,
+            kept: false,
+        };
+        queue.push(now, waiting).unwrap();
+        assert_eq!(queue.by_slack(now), expected);
+    }
+    // A clock that steps back makes none of them on time again.
+    assert_eq!(queue.by_slack(Time::ZERO), expected);
+    assert_eq!(queue.by_slack(now.after(Span(1)))[0], 2);
+}
+
 fn random_operations(seed: u64, capacity: usize, steps: u64) {
     let mut random = Random(seed);
     let mut queue = DeadlineQueue::new(capacity);
@@ -125,6 +158,10 @@ fn random_operations(seed: u64, capacity: usize, steps: u64) {
             _ => now = now.after(Span(random.below(100))),
         }
         assert_eq!(queue.len(), model.waiting.len(), "{}", context());
+        let by_slack = queue.by_slack(now);
+        let late = model.waiting.iter().filter(|(_, w)| w.key < now).count();
+        assert_eq!(by_slack[0], late, "{}", context());
+        assert_eq!(by_slack.iter().sum::<usize>(), queue.len(), "{}", context());
         let next_late = model
             .waiting
             .iter()

@@ -2,6 +2,7 @@
 //!
 //! | module | stands for |
 //! |---|---|
+//! | [`programs`] | APIs of Weir's programs, as role `control` meets them |
 //! | [`proxy`] | a pod's queue-proxy: the process, with an address of its own in 127.0.0.0/8 |
 //! | [`bench`](mod@bench) | loads, a user container and proxies for the benchmarks |
 //! | [`activator`] | activator-ext: the process, and the cluster that it sees |
@@ -29,6 +30,7 @@ pub mod message;
 pub mod metrics;
 pub mod mutation;
 pub mod procfs;
+pub mod programs;
 pub mod proxy;
 pub mod tls;
 

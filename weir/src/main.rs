@@ -1,6 +1,7 @@
 //! Weir's command line.
 
 mod demo;
+mod live;
 mod manifests;
 mod simulate;
 mod softgpu;
@@ -31,6 +32,8 @@ enum Command {
     Softgpu(softgpu::Arguments),
     /// What admission would say of manifests, without a cluster.
     Manifests(manifests::Arguments),
+    /// Bring a cluster's live page to this machine: functions, slots and events as they stand.
+    Live(Box<live::Arguments>),
     /// Run one of the demo's programs; settings come from the environment, as in a pod.
     #[command(hide = true)]
     Child {
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => ended(demo::run(&arguments)),
         Command::Simulate(arguments) => ended(simulate::run(*arguments)),
         Command::Softgpu(arguments) => softgpu::run(&arguments),
+        Command::Live(arguments) => ended(live::run(&arguments)),
         Command::Manifests(arguments) => manifests::run(&arguments),
         Command::Child {
             program,

@@ -7,26 +7,32 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::{Buf as _, Bytes};
 use http::header::{AUTHORIZATION, CONNECTION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use live::page::Page;
+use live::server::bound_silence;
 use mutual_tls::{Identity, PendingHandshakes, is_program, name_of};
 use proxy::body::ProxyBody;
 use proxy::respond;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
+use tower::BoxError;
 
 use super::access::{Access, NoAccess};
 use super::{Functions, Scope};
 
 /// Connections of clients with tokens at a time …
 const CLIENTS_MAX: usize = 64;
-/// … and of role `control` and the pod's own loopback, which the others do not take up.
-const CONTROLS_MAX: usize = 16;
+/// … and of role `control` and the pod's own loopback, which the others do not take up: a browser makes six.
+const CONTROLS_MAX: usize = 64;
 /// Connections in a handshake; of more the oldest gives way.
 const HANDSHAKES_MAX: usize = 256;
 /// A head has come within this time, and an idle connection is kept for as long.
@@ -40,10 +46,22 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// After a failure to take a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Describes functions to other pods.
+/// What there is on 9475.
+#[derive(Debug)]
+pub(crate) enum Resource {
+    /// Role `data`: `/v1/functions`.
+    Functions(Arc<Functions>),
+    /// Role `control`: `/live/`, for those who see all functions.
+    Live(Arc<Page>),
+}
+
+/// The body of an answer.
+type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// Serves it to other pods.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    pub(crate) functions: Arc<Functions>,
+    pub(crate) resource: Resource,
     pub(crate) identity: Arc<Identity>,
     /// Where views come from manifests, there is nobody who knows tokens.
     pub(crate) access: Option<Access>,
@@ -85,8 +103,7 @@ impl Remote {
         displaced: oneshot::Receiver<()>,
         places: &Places,
     ) {
-        // It only makes answers later.
-        let _slower = stream.set_nodelay(true);
+        bound_silence(&stream);
         let Ok(peer) = stream.peer_addr() else {
             return;
         };
@@ -146,7 +163,7 @@ impl Remote {
         &self,
         request: Request<Incoming>,
         from: Option<IpAddr>,
-    ) -> Response<ProxyBody> {
+    ) -> Response<AnswerBody> {
         let scope = match from {
             None => Ok(Scope::All),
             Some(from) => match (bearer(request.headers()), &self.access) {
@@ -155,10 +172,36 @@ impl Remote {
             },
         };
         match scope {
-            Ok(scope) => self.functions.respond(request.map(drop), scope).await,
-            Err(refusal) => refuse(&refusal),
+            Ok(scope) => self.resource.respond(request.map(drop), scope).await,
+            Err(refusal) => boxed(refuse(&refusal)),
         }
     }
+}
+
+impl Resource {
+    async fn respond(&self, request: Request<()>, scope: Scope) -> Response<AnswerBody> {
+        match (self, scope) {
+            (Self::Functions(functions), scope) => boxed(functions.respond(request, scope).await),
+            (Self::Live(page), Scope::All) => {
+                let answer = page.respond(&request).await;
+                answer.map(|body| body.map_err(BoxError::from).boxed_unsync())
+            }
+            (Self::Live(_), Scope::Namespace(namespace)) => {
+                let why = format!(
+                    "a pod of {namespace} sees its own functions only, and this page has all"
+                );
+                boxed(respond::error(StatusCode::FORBIDDEN, &why))
+            }
+        }
+    }
+}
+
+fn boxed(answer: Response<ProxyBody>) -> Response<AnswerBody> {
+    answer.map(|body| {
+        let body = body
+            .map_frame(|frame| frame.map_data(|mut piece| piece.copy_to_bytes(piece.remaining())));
+        body.map_err(BoxError::from).boxed_unsync()
+    })
 }
 
 /// Whether an address is that by which only this pod's own containers come.

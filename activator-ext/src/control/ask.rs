@@ -6,10 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use mutual_tls::{Identity, name_of};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tower::BoxError;
 
@@ -51,33 +53,96 @@ impl Program {
         ip: IpAddr,
         path: &str,
     ) -> Result<T, BoxError> {
-        let name = name_of(self.name);
         let asked = async {
-            let stream = TcpStream::connect(SocketAddr::new(ip, self.port)).await?;
-            let stream = identity.connect(stream, &name).await?;
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            let asked = async {
-                let request = Request::get(path)
-                    .header(http::header::HOST, &name)
-                    .body(Empty::<Bytes>::new())?;
-                let response = sender.send_request(request).await?;
-                let status = response.status();
-                let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
-                let body = body.collect().await?.to_bytes();
-                if !status.is_success() {
-                    return Err(BoxError::from(format!("{path}: {status}")));
-                }
-                Ok(serde_json::from_slice(&body)?)
-            };
-            tokio::select! {
-                answer = asked => answer,
-                ended = connection => {
-                    ended?;
-                    Err("the connection was closed before the answer".into())
-                }
-            }
+            let mut connection = self.connect(identity, ip).await?;
+            Ok::<_, BoxError>(serde_json::from_slice(&connection.get(path).await?)?)
         };
         timeout(ASK_MAX, asked).await?
+    }
+
+    async fn connect(self, identity: &Identity, ip: IpAddr) -> Result<Connection, BoxError> {
+        let name = name_of(self.name);
+        let stream = TcpStream::connect(SocketAddr::new(ip, self.port)).await?;
+        let stream = identity.connect(stream, &name).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // Its end is seen by the next request.
+            let _ended = connection.await;
+        });
+        Ok(Connection {
+            sender,
+            name,
+            _driver: driver,
+        })
+    }
+}
+
+/// A connection to a program. Closed when dropped.
+#[derive(Debug)]
+struct Connection {
+    sender: http1::SendRequest<Empty<Bytes>>,
+    name: String,
+    _driver: JoinSet<()>,
+}
+
+impl Connection {
+    async fn get(&mut self, path: &str) -> Result<Bytes, BoxError> {
+        self.sender.ready().await?;
+        let request = Request::get(path)
+            .header(http::header::HOST, &self.name)
+            .body(Empty::<Bytes>::new())?;
+        let response = self.sender.send_request(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+        let body = body.collect().await?.to_bytes();
+        if !status.is_success() {
+            return Err(BoxError::from(format!("{path}: {status}")));
+        }
+        Ok(body)
+    }
+}
+
+/// A program that is asked again and again, over one connection as long as it holds.
+#[derive(Debug)]
+pub(crate) struct Respondent {
+    program: Program,
+    ip: IpAddr,
+    connection: Option<Connection>,
+}
+
+impl Respondent {
+    /// The program at this address, to which there is no connection yet.
+    pub(crate) const fn new(program: Program, ip: IpAddr) -> Self {
+        Self {
+            program,
+            ip,
+            connection: None,
+        }
+    }
+
+    /// Returns its address.
+    pub(crate) const fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// Returns what it answers on `path`. A connection that has ended since the last time is made anew.
+    ///
+    /// # Errors
+    /// It cannot be reached, is not that program, or answers nothing of use within 5 s and 16 MiB.
+    pub(crate) async fn get(&mut self, identity: &Identity, path: &str) -> Result<Bytes, BoxError> {
+        let asked = async {
+            if let Some(mut connection) = self.connection.take()
+                && let Ok(body) = connection.get(path).await
+            {
+                return Ok((connection, body));
+            }
+            let mut connection = self.program.connect(identity, self.ip).await?;
+            let body = connection.get(path).await?;
+            Ok::<_, BoxError>((connection, body))
+        };
+        let (connection, body) = timeout(ASK_MAX, asked).await??;
+        self.connection = Some(connection);
+        Ok(body)
     }
 }

@@ -24,6 +24,7 @@ use serde_json::json;
 use super::cluster::{Cluster, Concern, autoscaler_kind, revision_kind};
 use super::facts::{Facts, Look, Obstacle, Surroundings};
 use super::lease::Candidate;
+use super::live::Feed;
 use super::metrics::Metrics;
 use super::names::{ALL, DETACHED, MANAGER, MESH_MODE, SERVICE_NAME, SKIP_MIRROR, detached_key};
 use super::pods::DataPods;
@@ -69,6 +70,8 @@ pub(crate) struct Attacher {
     pub(crate) recorder: Recorder,
     pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
+    /// What was done, for the live page.
+    pub(crate) feed: Feed,
     memory: Mutex<HashMap<RevisionName, Memory>>,
 }
 
@@ -101,6 +104,7 @@ impl Attacher {
             recorder,
             metrics,
             clock,
+            feed: Feed::default(),
             memory: Mutex::default(),
         }
     }
@@ -373,6 +377,7 @@ impl Attacher {
         type_: EventType,
     ) {
         tracing::info!(revision = %name_of(object), reason, "{note}");
+        self.feed.push(reason, name_of(object).to_string(), &note);
         let event = Event {
             type_,
             reason: reason.to_owned(),

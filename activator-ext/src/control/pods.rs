@@ -105,7 +105,8 @@ impl DataPods {
     }
 }
 
-fn ready(pods: &Store<Pod>) -> Vec<DataPod> {
+/// Returns the pods that Kubernetes takes for ready.
+pub(crate) fn ready(pods: &Store<Pod>) -> Vec<DataPod> {
     let all = pods.state();
     all.iter().filter_map(|pod| DataPod::of(pod)).collect()
 }

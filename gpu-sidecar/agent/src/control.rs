@@ -7,6 +7,7 @@
 //! | `GET /v1/instances/{id}` | one pod; its id is its name |
 //! | `POST /v1/instances/{id}:evict`, `:restore` | 202, or 409 with the reason why not |
 //! | `GET /v1/events` | one line for each event, past ones first, until the client leaves |
+//! | `GET /v1/events?after=N` | the past ones behind the event of this sequence number, and no more |
 //! | `GET /healthz` | `ok` while the token service runs |
 //!
 //! A request that is wrong is answered with `{"error": …, "allowed": […]}`. Bounds: 64 connections, heads of 16 KiB, 16
@@ -33,7 +34,10 @@ use crate::http::{AnswerBody, Handler, Stream, StreamSender, answer, json as jso
 use crate::metrics::Metrics;
 use crate::mps::{MpsEnvironment, has_room};
 use crate::node::{MpsState, NodeState, SlotState};
-use crate::state::{Command, Declined, Figures, PodFigures, PodKey, SlotKind, WAIT_BOUNDS_NS};
+use crate::slot_history::{Busy, CELL_SECONDS};
+use crate::state::{
+    Command, Declined, Figures, PodFigures, PodKey, SlotKey, SlotKind, WAIT_BOUNDS_NS,
+};
 
 /// Streams of events at a time.
 pub(crate) const EVENT_STREAMS_MAX: usize = 16;
@@ -44,13 +48,14 @@ const LINE_SPAN: Duration = Duration::from_secs(10);
 /// The service answers within this time.
 const ANSWER_SPAN: Duration = Duration::from_secs(5);
 /// What can be asked for.
-const RESOURCES: [&str; 7] = [
+const RESOURCES: [&str; 8] = [
     "GET /v1/slots",
     "GET /v1/instances",
     "GET /v1/instances/{id}",
     "POST /v1/instances/{id}:evict",
     "POST /v1/instances/{id}:restore",
     "GET /v1/events",
+    "GET /v1/events?after={sequence}",
     "GET /healthz",
 ];
 
@@ -145,7 +150,14 @@ impl Handler for Control {
                 wrong(StatusCode::SERVICE_UNAVAILABLE, why, &[])
             }
             "/healthz" => answer(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
-            "/v1/events" => self.stream(),
+            "/v1/events" => match request.uri().query().map(after) {
+                None => self.stream(),
+                Some(Some(sequence)) => self.past(sequence),
+                Some(None) => {
+                    let allowed = ["after={sequence}, a whole number"];
+                    wrong(StatusCode::BAD_REQUEST, "no such query", &allowed)
+                }
+            },
             path => {
                 let (own, path) = (Arc::clone(&self), path.to_owned());
                 // Figures are waited for, for up to 50 ms.
@@ -163,7 +175,11 @@ impl Control {
         let figures = self.metrics.service.refresh();
         let node = self.metrics.node.snapshot();
         match path.strip_prefix("/v1/instances") {
-            None => json_answer(StatusCode::OK, &slots(&node, &figures, self.host_memory)),
+            None => {
+                let busy = |slot| self.metrics.recent.busy(slot);
+                let body = slots(&node, &figures, self.host_memory, busy);
+                json_answer(StatusCode::OK, &body)
+            }
             Some("") => {
                 let mut pods = self.metrics.pods.lock();
                 let served = pods.served.clone();
@@ -338,6 +354,14 @@ impl Control {
         }
     }
 
+    /// The events that are kept of those behind this one.
+    fn past(&self, sequence: u64) -> Response<AnswerBody> {
+        let past = self.events.past();
+        let later = past.iter().filter(|event| event.sequence > sequence);
+        let lines: Vec<u8> = later.flat_map(|event| line(&**event)).collect();
+        answer(StatusCode::OK, "application/x-ndjson", lines)
+    }
+
     fn stream(&self) -> Response<AnswerBody> {
         let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
             let why =
@@ -359,6 +383,11 @@ impl Control {
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
     }
+}
+
+/// Returns the number in `after=N`.
+fn after(query: &str) -> Option<u64> {
+    query.strip_prefix("after=")?.parse().ok()
 }
 
 fn line(event: &impl Serialize) -> Bytes {
@@ -422,7 +451,12 @@ fn seconds(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64()
 }
 
-fn slots(node: &NodeState, figures: &Figures, host_memory: Option<u64>) -> Value {
+fn slots(
+    node: &NodeState,
+    figures: &Figures,
+    host_memory: Option<u64>,
+    busy: impl Fn(SlotKey) -> Vec<Busy>,
+) -> Value {
     let slot = |own: &SlotState| {
         let clients = match &own.mps {
             MpsState::Up { clients, .. } => clients.len(),
@@ -464,6 +498,7 @@ fn slots(node: &NodeState, figures: &Figures, host_memory: Option<u64>) -> Value
                 "pipe_directory": own.slot.mps_pipe,
             },
             "tokens": figures,
+            "recent": {"cell_seconds": CELL_SECONDS, "busy_percent": busy(own.slot.key)},
         })
     };
     json!({

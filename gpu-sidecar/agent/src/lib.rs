@@ -38,6 +38,7 @@ mod pods;
 mod recent;
 mod run;
 pub mod service;
+mod slot_history;
 pub mod state;
 mod stop;
 #[cfg(test)]

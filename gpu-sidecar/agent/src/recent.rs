@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::node::Node;
-use crate::state::{Figures, Pod, PodCounters, PodFigures, ServiceHandle};
+use crate::slot_history::{Busy, SlotHistory};
+use crate::state::{Figures, Pod, PodCounters, PodFigures, ServiceHandle, SlotKey};
 use crate::stop::Stop;
 
 /// How often figures are taken.
@@ -81,6 +82,7 @@ struct State {
     known: BTreeMap<u64, Known>,
     gone: BTreeMap<Labels, PodCounters>,
     gone_order: VecDeque<Labels>,
+    slots: SlotHistory,
 }
 
 /// All pods' samples and sums.
@@ -196,6 +198,9 @@ impl Recent {
             return;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_sample {
+            state.slots.take(figures);
+        }
         for own in &figures.pods {
             let known = state.known.entry(own.pod.serial).or_insert_with(|| Known {
                 labels: labels(node, &own.pod, self.is_by_pod),
@@ -232,6 +237,12 @@ impl Recent {
         known
             .map(|known| share(&known.samples, known.limit_ppm))
             .unwrap_or_default()
+    }
+
+    /// Returns how busy a slot was in the last five minutes.
+    pub(crate) fn busy(&self, slot: SlotKey) -> Vec<Busy> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.slots.cells(slot)
     }
 
     /// Returns what pods have got in all by their labels, those that are gone included.

@@ -8,7 +8,7 @@ use super::settings::{Request, Rule, Settings, Shape, Share, at_speed};
 use crate::gate::{Arrival, DispatchReason, Order};
 use crate::line::Line;
 use crate::profile::{ClassId, Profile};
-use crate::queue::{Left, Ticket};
+use crate::queue::{Left, SLACK_BOUNDS, Ticket};
 use crate::{RequestId, Span, Time};
 
 /// So many of the most urgent requests are looked at for one that makes it on the instance that has a place.
@@ -116,6 +116,13 @@ impl Router {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.line.len()
+    }
+
+    /// Returns how many requests wait, by the time from `now` to their latest start times, as
+    /// [`DeadlineQueue::by_slack`](crate::queue::DeadlineQueue::by_slack) has it.
+    #[must_use]
+    pub fn waiting_by_slack(&self, now: Time) -> [usize; SLACK_BOUNDS.len() + 2] {
+        self.line.by_slack(now)
     }
 
     /// Requests that may wait. A burst that has to wait for the first instance is held as far as memory allows: nobody knows

@@ -1,42 +1,13 @@
-use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use k8s_openapi::ByteString;
-use mutual_tls::{Identity, Pem};
 use serde_json::{Value, json};
 use tests::control::{Cluster, resource};
-use tests::eventually;
 use tests::proxy::fresh_address;
-use tokio::net::TcpListener;
+use tests::{eventually, programs};
 
 use super::{cluster, control};
-
-/// What an agent answers about a path.
-type Answer = dyn Fn(&str) -> Value + Send + Sync;
-
-/// Serves an agent's API under the certificate that role `control` has made for it.
-async fn serve(ip: IpAddr, identity: Arc<Identity>, answer: Arc<Answer>) {
-    let listener = TcpListener::bind(SocketAddr::new(ip, 9470)).await.unwrap();
-    while let Ok((stream, _)) = listener.accept().await {
-        let Ok(stream) = identity.accept(stream).await else {
-            continue;
-        };
-        let answer = Arc::clone(&answer);
-        let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-            let body = Full::new(Bytes::from(answer(request.uri().path()).to_string()));
-            async { Ok::<_, Infallible>(http::Response::new(body)) }
-        });
-        let serving = hyper::server::conn::http1::Builder::new()
-            .serve_connection(TokioIo::new(stream), service);
-        tokio::spawn(serving);
-    }
-}
 
 /// Makes what a process of role `control` is to find of a node with an agent. Its answers come once there is a certificate.
 pub(super) fn add_agent(
@@ -56,29 +27,12 @@ pub(super) fn add_agent(
         "spec": {"nodeName": "node-1"}, "status": {"podIP": ip},
     });
     cluster.api.apply(&resource("pods"), pod);
-    async move {
-        eventually("the agent has a certificate", || pem(cluster).is_some()).await;
-        let identity = Arc::<Identity>::default();
-        identity.set(pem(cluster).unwrap()).unwrap();
-        tokio::spawn(serve(ip, identity, Arc::new(answer)));
-    }
-}
-
-fn pem(cluster: &Cluster) -> Option<Pem> {
-    let secrets = resource("secrets");
-    let secret = cluster
-        .api
-        .get(&secrets, "weir-agent", "weir-certificates")?;
-    let part = |key: &str| {
-        let bytes = secret["data"].get(key)?.clone();
-        let ByteString(bytes) = serde_json::from_value(bytes).ok()?;
-        Some(bytes)
+    let answer = move |target: &str| match target.split_once('?') {
+        // Nothing has happened there.
+        Some(("/v1/events", _)) => String::new(),
+        _ => answer(target).to_string(),
     };
-    Some(Pem {
-        certificate: part("tls.crt")?,
-        key: part("tls.key")?,
-        authorities: part("ca.crt")?,
-    })
+    async move { programs::serve(cluster, "weir-agent", SocketAddr::new(ip, 9470), answer).await }
 }
 
 fn offered(cluster: &Cluster) -> Value {

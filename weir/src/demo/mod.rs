@@ -118,6 +118,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let (bind, seconds, json) = (arguments.bind, arguments.seconds, arguments.json);
         return until_interrupted(observe::run(own, bind, seconds, json));
     }
+    if arguments.observe.is_live() {
+        let other = arguments.given_beside_observe();
+        if let Some(option) = other.or_else(|| arguments.observe.first_given()) {
+            anyhow::bail!("{option} does not belong to --live");
+        }
+        let (bind, seconds, json) = (arguments.bind, arguments.seconds, arguments.json);
+        return until_interrupted(observe::live::run(bind, seconds, json));
+    }
     if let Some(option) = arguments.observe.first_given() {
         anyhow::bail!("{option} belongs to --observe");
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt as _, stream};
 use kube::api::DynamicObject;
 use kube::{ResourceExt as _, runtime::reflector::ObjectRef};
+use live::answers::DataAnswer;
 use policy::window::Counts;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -65,35 +66,6 @@ pub(super) struct Counted {
     pub(super) pod: String,
     pub(super) revision: String,
     pub(super) counts: Counts,
-}
-
-/// What role `data` answers on `/v1/functions`.
-#[derive(Debug, Deserialize)]
-struct DataAnswer {
-    functions: Vec<DataFunction>,
-}
-
-#[derive(Debug, Deserialize)]
-struct DataFunction {
-    namespace: String,
-    variants: Vec<DataVariant>,
-    instances: Vec<DataInstance>,
-}
-
-#[derive(Debug, Deserialize)]
-struct DataVariant {
-    revision: String,
-    judged: u64,
-    in_time: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct DataInstance {
-    address: String,
-    revision: String,
-    /// Pods of an earlier release do not say so.
-    #[serde(default)]
-    ejected: bool,
 }
 
 /// What an agent answers on `/v1/instances`.

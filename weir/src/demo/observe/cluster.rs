@@ -28,6 +28,7 @@ use super::prometheus::ScrapeTarget;
 
 /// The ports of activator-ext's roles.
 const ACTIVATOR_METRICS: u16 = 9476;
+const FUNCTIONS_PORT: u16 = 9475;
 /// All functions are attached and have their instances within this time.
 const READY_MAX: Duration = Duration::from_secs(30);
 /// All answers have been counted within this time after the last one.
@@ -47,6 +48,17 @@ const FILLED: [(&str, &str, &str); 4] = [
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 /// The GPU on which the functions' model-servers compute: the node's pods share the first.
 const MODEL_GPU: usize = 1;
+
+/// Where its programs answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Addresses {
+    /// Role `data`'s `/v1/functions`.
+    pub(super) data: SocketAddr,
+    /// Role `control`'s metrics.
+    pub(super) control: SocketAddr,
+    /// The agent's API.
+    pub(super) agent: SocketAddr,
+}
 
 /// The running processes. Killed when dropped.
 #[derive(Debug)]
@@ -83,8 +95,8 @@ impl Cluster {
         let tracing = || tracing.cloned().into_iter().flatten();
         let addresses = addresses(bind, 2 + FUNCTIONS.len())?;
         let (data_ip, control_ip) = (addresses[0], addresses[1]);
-        are_free(data_ip, &[8012, ACTIVATOR_METRICS])?;
-        are_free(control_ip, &[9443, ACTIVATOR_METRICS])?;
+        are_free(data_ip, &[8012, FUNCTIONS_PORT, ACTIVATOR_METRICS])?;
+        are_free(control_ip, &[9443, FUNCTIONS_PORT, ACTIVATOR_METRICS])?;
         let gpu = SoftGpu::of(vec![whole("H100", 2), sliced("A100", "3g.40gb")]).await?;
         let node = Node::start(&gpu, &ask()?).await?;
         let api = Arc::new(ApiServer::start().await);
@@ -201,6 +213,15 @@ impl Cluster {
     /// Where clients' requests go.
     pub(super) const fn address(&self) -> SocketAddr {
         SocketAddr::new(self.data_ip, 8012)
+    }
+
+    /// Where its programs answer.
+    pub(super) const fn addresses(&self) -> Addresses {
+        Addresses {
+            data: SocketAddr::new(self.data_ip, FUNCTIONS_PORT),
+            control: SocketAddr::new(self.control_ip, ACTIVATOR_METRICS),
+            agent: self.node.control(),
+        }
     }
 
     /// What is to be scraped.

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod function;
+pub(super) mod live;
 mod pages;
 mod prometheus;
 mod queries;
@@ -42,6 +43,9 @@ pub(crate) struct ObserveOptions {
     /// dashboards and rules; exit code 1 if one fails or is empty.
     #[arg(long)]
     observe: bool,
+    /// Run these functions without Prometheus, and show how they stand on a page in the browser, until it is interrupted or for --seconds.
+    #[arg(long, conflicts_with = "observe")]
+    live: bool,
     /// With --observe: leave Prometheus up for so many seconds, and print its address.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     hold: Option<u64>,
@@ -84,6 +88,10 @@ impl BreakTarget {
 impl ObserveOptions {
     pub(crate) const fn is_set(&self) -> bool {
         self.observe
+    }
+
+    pub(crate) const fn is_live(&self) -> bool {
+        self.live
     }
 
     /// Returns the first option that needs `--observe` and was given without it.

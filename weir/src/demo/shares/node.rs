@@ -323,6 +323,11 @@ impl Node {
         self.pods.iter().map(of).collect()
     }
 
+    /// Where the agent's API answers.
+    pub(crate) const fn control(&self) -> SocketAddr {
+        self.control
+    }
+
     /// Where the agent's metrics are.
     pub(crate) const fn metrics(&self) -> SocketAddr {
         self.metrics
