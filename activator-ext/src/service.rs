@@ -397,6 +397,9 @@ impl Data {
                     in_flight.place.bound = None;
                     is_again = true;
                     tries += 1;
+                    if let Some(exchange) = &exchange {
+                        exchange.wait_again(Instant::now());
+                    }
                     let (trace_id, span_id) = trace_of(exchange.as_ref());
                     tracing::debug!(%error, trace_id, span_id, "no connection; the request goes elsewhere");
                     continue;

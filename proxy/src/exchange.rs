@@ -26,6 +26,8 @@ use crate::traces::{End, Spans, TraceIds, Traces};
 
 /// The status of a request whose client left before an answer: nginx's, understood by most tools.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
+/// The status of a response behind which there is a tunnel.
+const SWITCHING_PROTOCOLS: u16 = 101;
 /// The status of a response that broke off, as Knative records it.
 const BROKEN_OFF: u16 = 500;
 
@@ -261,6 +263,14 @@ impl Exchange {
         }
     }
 
+    /// The upstream at which it was did not take it: it waits for another one.
+    pub fn wait_again(&self, now: Instant) {
+        let mut state = self.lock();
+        if let (Some(traces), Some(spans)) = (&self.observer.traces, &mut state.spans) {
+            traces.wait_again(spans, now);
+        }
+    }
+
     /// Earlier hops of Weir held it for so long.
     pub fn note_held(&self, held: Duration) {
         self.lock().held = held;
@@ -357,8 +367,10 @@ impl Drop for Exchange {
             }
             _ => (CLIENT_CLOSED_REQUEST, Outcome::Cancelled),
         };
-        // Before its last byte is on its way, so that a span of this hop ends within that of the hop before.
-        let end = state.completed.unwrap_or(now);
+        // Before its last byte is on its way, so that a span of this hop ends within that of the hop before. A tunnel only begins with
+        // its response.
+        let completed = state.completed.filter(|_| status != SWITCHING_PROTOCOLS);
+        let end = completed.unwrap_or(now);
         let response = end.saturating_duration_since(self.arrival);
         let upstream_status = state.upstream_head.map(|(_, status)| status);
         let upstream_end = state.upstream_end.map_or(end, |at| at.min(end));

@@ -177,8 +177,17 @@ impl Traces {
         }
     }
 
-    /// The request goes to the upstream at this address with these headers, which from here on name the client span. One that found no
-    /// connection may go to another: its time there ends.
+    /// The upstream did not take the request at `now`: its time there ends, and it waits for another one.
+    pub fn wait_again(&self, spans: &mut Spans, now: Instant) {
+        let now = spans.time(now);
+        if let Some(mut unanswered) = spans.client.take() {
+            set_status(&mut unanswered, None, 400);
+            unanswered.end_with_timestamp(now);
+        }
+        spans.wait = Some(self.child(self.names.wait, spans.server.span_context(), now));
+    }
+
+    /// The request goes to the upstream at this address with these headers, which from here on name the client span.
     pub fn dispatch(
         &self,
         spans: &mut Spans,
@@ -189,10 +198,6 @@ impl Traces {
     ) {
         let now = spans.time(now);
         spans.admitted(now);
-        if let Some(mut unanswered) = spans.client.take() {
-            set_status(&mut unanswered, None, 400);
-            unanswered.end_with_timestamp(now);
-        }
         let parent = Context::new().with_remote_span_context(spans.proxy.span_context().clone());
         let client = self
             .tracer

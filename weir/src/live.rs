@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::live::page::{Page, refuse};
-use ::live::server::{listen, serve};
+use ::live::page::{check, refuse};
+use ::live::server::{bound_silence, listen, serve};
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
@@ -70,8 +70,6 @@ struct Remote {
     port: u16,
     token_file: PathBuf,
     tls: Arc<ClientConfig>,
-    /// Checks what browsers ask for.
-    page: Arc<Page>,
 }
 
 /// Runs until it is interrupted. An error is the user's to mend: exit code 2. Exit code 1: the server cannot be reached, or refuses.
@@ -146,7 +144,6 @@ impl Remote {
             port: authority.port_u16().unwrap_or(PORT),
             token_file: arguments.token_file.clone(),
             tls: Arc::new(tls),
-            page: Page::new(Vec::new()),
         })
     }
 
@@ -165,10 +162,8 @@ impl Remote {
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<AnswerBody> {
-        let checked = self
-            .page
-            .check(request.method(), request.headers(), request.uri().host());
-        if let Err(refusal) = checked {
+        // Nobody shows who they are here, so no name of another site may lead here.
+        if let Err(refusal) = check(&request, &[]) {
             return refusal.map(never);
         }
         let path = request.uri().path();
@@ -198,7 +193,7 @@ impl Remote {
         let name = mutual_tls::name_of("control");
         let asked = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-            stream.set_nodelay(true)?;
+            bound_silence(&stream);
             let server = ServerName::try_from(name.clone()).context("no name of a server")?;
             let stream = TlsConnector::from(Arc::clone(&self.tls))
                 .connect(server, stream)

@@ -18,7 +18,7 @@ use tests::client::Client;
 use tests::control::{Cluster, Control, resource};
 use tests::message::Message;
 use tests::proxy::fresh_address;
-use tests::{PATIENCE, eventually, programs};
+use tests::{PATIENCE, SLACK, eventually, programs};
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 /// The script that looks at a page, below the repository.
@@ -297,13 +297,19 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
     let agent = fresh_address();
     let empty = json!({"metadata": {"namespace": "weir-agent", "name": "weir-certificates"}});
     cluster.api.apply(&resource("secrets"), empty);
-    let agent_pod = json!({
-        "metadata": {
-            "namespace": "weir-agent", "name": "weir-agent-x", "labels": {"app.kubernetes.io/name": "weir-agent"},
-        },
-        "spec": {"nodeName": "node-1"}, "status": {"podIP": agent},
-    });
-    cluster.api.apply(&resource("pods"), agent_pod);
+    // One that takes connections and says nothing, as behind a network that is cut.
+    let silent = fresh_address();
+    let _silent = tokio::net::TcpListener::bind((silent, 9470)).await.unwrap();
+    for (node, ip) in [("node-1", agent), ("node-2", silent)] {
+        let agent_pod = json!({
+            "metadata": {
+                "namespace": "weir-agent", "name": format!("weir-agent-{node}"),
+                "labels": {"app.kubernetes.io/name": "weir-agent"},
+            },
+            "spec": {"nodeName": node}, "status": {"podIP": ip},
+        });
+        cluster.api.apply(&resource("pods"), agent_pod);
+    }
     for (token, user, audience) in [
         ("person", "anna", None),
         ("stranger", "ben", None),
@@ -379,7 +385,7 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
         let state = state(at).await;
         let is_whole =
             !state.functions.is_empty() && !state.slots.is_empty() && state.events.len() > 1;
-        if is_whole && state.notices.is_empty() {
+        if is_whole && state.notices == ["the agent of node-2 does not answer"] {
             break state;
         }
         assert!(begin.elapsed() < PATIENCE, "{state:?} {}", control.log());
@@ -399,7 +405,8 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
         .collect();
     assert!(kinds.contains(&("slot-lost", "node-1/0")), "{kinds:?}");
     assert!(kinds.contains(&("Attached", "default/f")), "{kinds:?}");
-    // The stream goes through, once a second.
+    // The stream goes through, once a second, whoever is silent.
+    let begin = std::time::Instant::now();
     let mut stream = std::net::TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     std::io::Write::write_all(
@@ -414,6 +421,8 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
         assert!(bytes > 0, "{read}");
         read.push_str(&String::from_utf8_lossy(&chunk[..bytes]));
     }
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(4) + SLACK, "{took:?}");
     assert!(read.contains("text/event-stream") && read.contains("default-src 'none'"));
     // A token that is no more lets nobody in, and what is said is the server's word.
     fs::write(&token, "nobody").unwrap();

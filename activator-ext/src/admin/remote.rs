@@ -67,6 +67,17 @@ pub(crate) struct Remote {
     pub(crate) access: Option<Access>,
 }
 
+/// Whose connection it is.
+#[derive(Debug, Clone, Copy)]
+enum Peer {
+    /// This pod's own containers, and people who may forward its port.
+    Local,
+    /// Role `control`, by its certificate.
+    Control,
+    /// Somebody at this address, who has to show a token.
+    Client(IpAddr),
+}
+
 /// Connections at a time.
 #[derive(Debug)]
 struct Places {
@@ -111,7 +122,7 @@ impl Remote {
         if stream.local_addr().is_ok_and(|local| is_own(local.ip())) {
             drop(displaced);
             if let Ok(_place) = places.controls.acquire().await {
-                self.exchange(stream, None).await;
+                self.exchange(stream, Peer::Local).await;
             }
             return;
         }
@@ -122,27 +133,27 @@ impl Remote {
         match shaken {
             Ok(stream) if is_program(&stream, &name_of("control")) => {
                 if let Ok(_place) = places.controls.acquire().await {
-                    self.exchange(stream, None).await;
+                    self.exchange(stream, Peer::Control).await;
                 }
             }
             // Without a place it is closed: the client sees it at once, and may come again.
             Ok(stream) => match places.clients.try_acquire() {
-                Ok(_place) => self.exchange(stream, Some(from)).await,
+                Ok(_place) => self.exchange(stream, Peer::Client(from)).await,
                 Err(_) => tracing::debug!(%from, "more clients of 9475 than are taken"),
             },
             Err(error) => tracing::debug!(%error, "a client of 9475 is not taken"),
         }
     }
 
-    /// Answers what comes on a connection, to the end of it. `from` is the address of a client that has to show a token.
+    /// Answers what comes on a connection, to the end of it.
     async fn exchange(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        from: Option<IpAddr>,
+        peer: Peer,
     ) {
         let service = service_fn(move |request: Request<Incoming>| {
             let own = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(own.answer(request, from).await) }
+            async move { Ok::<_, Infallible>(own.answer(request, peer).await) }
         });
         let mut connection = pin!(
             http1::Builder::new()
@@ -159,31 +170,37 @@ impl Remote {
         let _late = tokio::time::timeout(DRAIN_MAX, connection).await;
     }
 
-    async fn answer(
-        &self,
-        request: Request<Incoming>,
-        from: Option<IpAddr>,
-    ) -> Response<AnswerBody> {
-        let scope = match from {
-            None => Ok(Scope::All),
-            Some(from) => match (bearer(request.headers()), &self.access) {
+    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Response<AnswerBody> {
+        let scope = match peer {
+            Peer::Local | Peer::Control => Ok(Scope::All),
+            Peer::Client(from) => match (bearer(request.headers()), &self.access) {
                 (Some(token), Some(access)) => access.scope(token, from).await,
                 _ => Err(NoAccess::Unauthenticated),
             },
         };
         match scope {
-            Ok(scope) => self.resource.respond(request.map(drop), scope).await,
+            Ok(scope) => {
+                let is_known = !matches!(peer, Peer::Local);
+                self.resource
+                    .respond(request.map(drop), scope, is_known)
+                    .await
+            }
             Err(refusal) => boxed(refuse(&refusal)),
         }
     }
 }
 
 impl Resource {
-    async fn respond(&self, request: Request<()>, scope: Scope) -> Response<AnswerBody> {
+    async fn respond(
+        &self,
+        request: Request<()>,
+        scope: Scope,
+        is_known: bool,
+    ) -> Response<AnswerBody> {
         match (self, scope) {
             (Self::Functions(functions), scope) => boxed(functions.respond(request, scope).await),
             (Self::Live(page), Scope::All) => {
-                let answer = page.respond(&request).await;
+                let answer = page.respond(&request, is_known).await;
                 answer.map(|body| body.map_err(BoxError::from).boxed_unsync())
             }
             (Self::Live(_), Scope::Namespace(namespace)) => {

@@ -55,7 +55,8 @@ impl Program {
     ) -> Result<T, BoxError> {
         let asked = async {
             let mut connection = self.connect(identity, ip).await?;
-            Ok::<_, BoxError>(serde_json::from_slice(&connection.get(path).await?)?)
+            let answer = connection.get(path, ANSWER_BYTES_MAX).await?;
+            Ok::<_, BoxError>(serde_json::from_slice(&answer)?)
         };
         timeout(ASK_MAX, asked).await?
     }
@@ -87,14 +88,14 @@ struct Connection {
 }
 
 impl Connection {
-    async fn get(&mut self, path: &str) -> Result<Bytes, BoxError> {
+    async fn get(&mut self, path: &str, bytes_max: usize) -> Result<Bytes, BoxError> {
         self.sender.ready().await?;
         let request = Request::get(path)
             .header(http::header::HOST, &self.name)
             .body(Empty::<Bytes>::new())?;
         let response = self.sender.send_request(request).await?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+        let body = Limited::new(response.into_body(), bytes_max);
         let body = body.collect().await?.to_bytes();
         if !status.is_success() {
             return Err(BoxError::from(format!("{path}: {status}")));
@@ -126,22 +127,25 @@ impl Respondent {
         self.ip
     }
 
-    /// Returns what it answers on `path`. A connection that has ended since the last time is made anew.
+    /// Returns what it answers on `path`. A connection that has ended since the last time is made anew; one whose answer is not awaited is
+    /// closed.
     ///
     /// # Errors
-    /// It cannot be reached, is not that program, or answers nothing of use within 5 s and 16 MiB.
-    pub(crate) async fn get(&mut self, identity: &Identity, path: &str) -> Result<Bytes, BoxError> {
-        let asked = async {
-            if let Some(mut connection) = self.connection.take()
-                && let Ok(body) = connection.get(path).await
-            {
-                return Ok((connection, body));
-            }
-            let mut connection = self.program.connect(identity, self.ip).await?;
-            let body = connection.get(path).await?;
-            Ok::<_, BoxError>((connection, body))
-        };
-        let (connection, body) = timeout(ASK_MAX, asked).await??;
+    /// It cannot be reached, is not that program, or answers nothing of use or more than `bytes_max`.
+    pub(crate) async fn get(
+        &mut self,
+        identity: &Identity,
+        path: &str,
+        bytes_max: usize,
+    ) -> Result<Bytes, BoxError> {
+        if let Some(mut connection) = self.connection.take()
+            && let Ok(body) = connection.get(path, bytes_max).await
+        {
+            self.connection = Some(connection);
+            return Ok(body);
+        }
+        let mut connection = self.program.connect(identity, self.ip).await?;
+        let body = connection.get(path, bytes_max).await?;
         self.connection = Some(connection);
         Ok(body)
     }

@@ -1,10 +1,11 @@
 //! What the live page shows of a cluster: role `data` and agents, asked once a second while somebody reads.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use kube::Client;
 use live::answers::{DataAnswer, agent_events};
@@ -13,7 +14,7 @@ use live::page::Source;
 use live::state::{EventState, State};
 use mutual_tls::Identity;
 use proxy::clock::Clock;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::ask::{AGENT, CONCURRENCY, DATA, Program, Respondent};
 use super::attach::Attacher;
@@ -22,8 +23,20 @@ use super::nodes::agents;
 use super::pods;
 use crate::view::RevisionName;
 
-/// Agents are looked for this often: the API is asked each time.
+/// Agents are looked for this often: the API is asked each time …
 const AGENTS_PERIOD: Duration = Duration::from_secs(15);
+/// … and has so long to answer.
+const LIST_MAX: Duration = Duration::from_millis(500);
+/// A program has answered within this time, so that there is a state a second …
+const ANSWER_MAX: Duration = Duration::from_millis(700);
+/// … or is not asked for so long.
+const BACKOFF: Duration = Duration::from_secs(10);
+/// An agent whose events have not ended is not asked for them for so long.
+const EVENTLESS: Duration = Duration::from_secs(300);
+/// Bytes of an answer of role `data`, at most.
+const DATA_BYTES_MAX: usize = 8 << 20;
+/// Bytes of an agent's answer, at most.
+const AGENT_BYTES_MAX: usize = 1 << 20;
 
 /// What this process has done, until the page takes it; of more than it shows the earliest are dropped.
 #[derive(Debug, Default)]
@@ -50,8 +63,16 @@ impl Feed {
     }
 }
 
-/// A program that is asked, by the name under which its answers are known.
-type Asked = (String, Respondent);
+/// A program that is asked.
+struct Contact {
+    /// Under which its answers are known: of a pod, or of a node.
+    name: String,
+    respondent: Respondent,
+    /// It has not answered of late, and is left alone until then.
+    silent_until: Option<Instant>,
+    /// Its events did not end, as those of an agent of an earlier release, and are not asked for until then.
+    eventless_until: Option<Instant>,
+}
 
 /// Gathers states.
 pub(crate) struct Gatherer {
@@ -62,10 +83,14 @@ pub(crate) struct Gatherer {
     attacher: Arc<Attacher>,
     clock: Clock,
     board: Board,
-    data: HashMap<String, Respondent>,
-    agents: HashMap<String, Respondent>,
-    /// When agents were last looked for, and which there were.
-    listed: Option<(Instant, Vec<(String, IpAddr)>)>,
+    data: Vec<Contact>,
+    agents: Vec<Contact>,
+    /// When agents were last looked for.
+    listed_at: Option<Instant>,
+    /// Those that were found last, by node.
+    listed: BTreeMap<String, IpAddr>,
+    /// Why they could not be looked for.
+    unlisted: Option<String>,
 }
 
 impl Gatherer {
@@ -86,31 +111,32 @@ impl Gatherer {
             attacher,
             clock,
             board: Board::default(),
-            data: HashMap::new(),
-            agents: HashMap::new(),
-            listed: None,
+            data: Vec::new(),
+            agents: Vec::new(),
+            listed_at: None,
+            listed: BTreeMap::new(),
+            unlisted: None,
         }
     }
 
-    async fn list_agents(&mut self, notices: &mut Vec<String>) -> Vec<(String, IpAddr)> {
-        if let Some((at, listed)) = &self.listed
-            && at.elapsed() < AGENTS_PERIOD
+    async fn list_agents(&mut self) {
+        if self
+            .listed_at
+            .is_some_and(|at| at.elapsed() < AGENTS_PERIOD)
         {
-            return listed.clone();
+            return;
         }
-        match agents(&self.client, &self.agent_namespace).await {
-            Ok(listed) => {
-                self.listed = Some((Instant::now(), listed.clone()));
-                listed
+        self.listed_at = Some(Instant::now());
+        let listed = timeout(LIST_MAX, agents(&self.client, &self.agent_namespace)).await;
+        self.unlisted = match listed {
+            Ok(Ok(listed)) => {
+                // A pod that is about to leave may be listed beside the one after it.
+                self.listed = listed.into_iter().collect();
+                None
             }
-            Err(error) => {
-                notices.push(format!("it is not known which agents there are: {error}"));
-                self.listed
-                    .clone()
-                    .map(|(_, listed)| listed)
-                    .unwrap_or_default()
-            }
-        }
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("the API does not answer".to_owned()),
+        };
     }
 }
 
@@ -124,32 +150,48 @@ impl Source for Gatherer {
             let notice = "this replica of weir-control does not lead: it does not know which functions are attached, and events about them are at the other one";
             answers.notices.push(notice.to_owned());
         }
+        if !self.identity.is_known() {
+            let notice = "this program has no certificate yet, and can ask no other".to_owned();
+            answers.notices.push(notice);
+        }
         let pods = pods::ready(&self.cluster.pods);
         let pods = pods
             .iter()
             .filter_map(|pod| Some((pod.name.clone(), pod.address()?)));
         let pods: Vec<_> = pods.collect();
-        let agents = self.list_agents(&mut answers.notices).await;
+        self.list_agents().await;
+        if let Some(why) = &self.unlisted {
+            let notice = format!("it is not known whether there are other agents: {why}");
+            answers.notices.push(notice);
+        }
         let identity = &*self.identity;
-        let data = respondents(DATA, &mut self.data, pods);
-        let nodes = respondents(AGENT, &mut self.agents, agents);
-        let data = stream::iter(data).map(|asked| ask_data(identity, asked));
+        let agents = self.listed.iter().map(|(node, ip)| (node.clone(), *ip));
+        let data = contacts(DATA, &mut self.data, pods);
+        let nodes = contacts(AGENT, &mut self.agents, agents.collect());
+        let data = stream::iter(data).map(|contact| ask_data(identity, contact));
         let board = &self.board;
-        let nodes = stream::iter(nodes).map(|asked| {
-            let after = board.sequence(&asked.0);
-            ask_agent(identity, asked, after)
+        let nodes = stream::iter(nodes).map(|contact| {
+            let after = board.sequence(&contact.name);
+            ask_agent(identity, contact, after)
         });
         let (data, nodes): (Vec<_>, Vec<_>) = tokio::join!(
             data.buffer_unordered(CONCURRENCY).collect(),
             nodes.buffer_unordered(CONCURRENCY).collect(),
         );
-        for ((name, own), answer) in data {
-            answers.data.push((name.clone(), answer));
-            self.data.insert(name, own);
+        for (contact, answer) in data {
+            answers.data.push((contact.name.clone(), answer));
+            self.data.push(contact);
         }
-        for ((node, own), answer) in nodes {
-            answers.agents.push((node.clone(), answer));
-            self.agents.insert(node, own);
+        for (contact, answer) in nodes {
+            if contact.eventless_until.is_some() {
+                let node = &contact.name;
+                let notice = format!(
+                    "events of {node} are not shown: its agent is slow, or of an earlier release"
+                );
+                answers.notices.push(notice);
+            }
+            answers.agents.push((contact.name.clone(), answer));
+            self.agents.push(contact);
         }
         let attacher = &self.attacher;
         let is_attached = |namespace: &str, name: &str| {
@@ -165,40 +207,81 @@ impl Source for Gatherer {
 }
 
 /// Takes those out of `known` that are still at their addresses, and makes the others.
-fn respondents(
+fn contacts(
     program: Program,
-    known: &mut HashMap<String, Respondent>,
+    known: &mut Vec<Contact>,
     wanted: Vec<(String, IpAddr)>,
-) -> Vec<Asked> {
-    let mut known = std::mem::take(known);
-    let respondents = wanted.into_iter().map(|(name, ip)| {
-        let own = known.remove(&name).filter(|own| own.ip() == ip);
-        (name, own.unwrap_or_else(|| Respondent::new(program, ip)))
+) -> Vec<Contact> {
+    let known = std::mem::take(known).into_iter();
+    let mut known: HashMap<_, _> = known.map(|own| (own.name.clone(), own)).collect();
+    let contacts = wanted.into_iter().map(|(name, ip)| {
+        let own = known.remove(&name);
+        let own = own.filter(|own| own.respondent.ip() == ip);
+        own.unwrap_or_else(|| Contact {
+            name,
+            respondent: Respondent::new(program, ip),
+            silent_until: None,
+            eventless_until: None,
+        })
     });
-    respondents.collect()
+    contacts.collect()
 }
 
-async fn ask_data(identity: &Identity, (name, mut own): Asked) -> (Asked, Option<DataAnswer>) {
-    let answer = own.get(identity, "/v1/functions").await.ok();
+impl Contact {
+    /// Returns what it answers on `path`, unless it does not in time, or has not of late.
+    async fn get(&mut self, identity: &Identity, path: &str, bytes_max: usize) -> Option<Bytes> {
+        if self
+            .silent_until
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return None;
+        }
+        let answer = timeout(ANSWER_MAX, self.respondent.get(identity, path, bytes_max)).await;
+        match answer {
+            Ok(Ok(answer)) => {
+                self.silent_until = None;
+                Some(answer)
+            }
+            Ok(Err(_)) | Err(_) => {
+                self.silent_until = Some(Instant::now() + BACKOFF);
+                None
+            }
+        }
+    }
+}
+
+async fn ask_data(identity: &Identity, mut own: Contact) -> (Contact, Option<DataAnswer>) {
+    let answer = own.get(identity, "/v1/functions", DATA_BYTES_MAX).await;
     let answer = answer.and_then(|answer| serde_json::from_slice(&answer).ok());
-    ((name, own), answer)
+    (own, answer)
 }
 
-/// Events are missing of an agent of an earlier release: its stream of them has no end.
 async fn ask_agent(
     identity: &Identity,
-    (node, mut own): Asked,
+    mut own: Contact,
     after: u64,
-) -> (Asked, Option<AgentAnswer>) {
-    let slots = own.get(identity, "/v1/slots").await.ok();
+) -> (Contact, Option<AgentAnswer>) {
+    let slots = own.get(identity, "/v1/slots", AGENT_BYTES_MAX).await;
     let slots = slots.and_then(|slots| serde_json::from_slice(&slots).ok());
     let Some(slots) = slots else {
-        return ((node, own), None);
+        return (own, None);
     };
+    if own
+        .eventless_until
+        .is_some_and(|until| Instant::now() < until)
+    {
+        return (own, Some((slots, Vec::new())));
+    }
     let path = format!("/v1/events?after={after}");
-    let events = own.get(identity, &path).await.ok();
+    let events = own.get(identity, &path, AGENT_BYTES_MAX).await;
+    own.eventless_until = None;
+    if events.is_none() {
+        // It has answered just now: these have no end.
+        own.eventless_until = Some(Instant::now() + EVENTLESS);
+        own.silent_until = None;
+    }
     let events = events.and_then(|lines| agent_events(&lines).ok());
-    ((node, own), Some((slots, events.unwrap_or_default())))
+    (own, Some((slots, events.unwrap_or_default())))
 }
 
 fn unix_ms() -> u64 {

@@ -11,9 +11,18 @@ const CELLS = 60;
 const byId = (id) => document.getElementById(id);
 const time = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
+// The state that came last, and the one that is shown: while the page is paused they differ.
 let latest = null;
+let shown = null;
 let paused = false;
+let lost = false;
+let source = null;
+let silence = 0;
 let lastEvents = "";
+// A state comes each second.
+const SILENCE_MS = 6000;
+const RETRY_MS = 3000;
+const TIME_MAX = 8.64e15;
 
 function element(name, text, classes) {
   const made = document.createElement(name);
@@ -31,12 +40,12 @@ function shape(name, attributes) {
 // A row keeps its cells, so that a reader's place and focus stay where they are.
 function rows(body, items, keyOf, columns, fill) {
   const known = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  const kept = new Set();
   let place = body.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
     let row = known.get(key);
-    known.delete(key);
-    if (!row) {
+    if (!row || kept.has(row)) {
       row = element("tr");
       row.dataset.key = key;
       row.setAttribute("role", "row");
@@ -48,11 +57,12 @@ function rows(body, items, keyOf, columns, fill) {
         row.append(cell);
       }
     }
+    kept.add(row);
     fill(row.children, item);
     if (row === place) place = place.nextElementSibling;
     else body.insertBefore(row, place);
   }
-  for (const row of known.values()) row.remove();
+  for (const row of [...body.children]) if (!kept.has(row)) row.remove();
 }
 
 function say(cell, text, classes) {
@@ -150,7 +160,7 @@ function events(state) {
   lastEvents = key;
   byId("events").replaceChildren(...state.events.map((own) => {
     const line = element("li");
-    const at = new Date(own.unix_ms);
+    const at = new Date(Math.min(own.unix_ms, TIME_MAX));
     const clock = element("time", time.format(at));
     clock.dateTime = at.toISOString();
     line.append(clock, " ", element("strong", own.kind), " ", own.about, own.text === "" ? "" : `: ${own.text}`);
@@ -160,48 +170,75 @@ function events(state) {
 }
 
 function show() {
-  if (latest === null) return;
+  if (shown === null) return;
   const notices = byId("notices");
-  const texts = latest.notices.join("\n");
+  const texts = shown.notices.join("\n");
   if (notices.dataset.drawn !== texts) {
     notices.dataset.drawn = texts;
-    notices.replaceChildren(...latest.notices.map((text) => element("li", text)));
+    notices.replaceChildren(...shown.notices.map((text) => element("li", text)));
   }
-  functions(latest);
-  slots(latest);
-  events(latest);
+  functions(shown);
+  slots(shown);
+  events(shown);
 }
 
-function connection(text, lost) {
+function connection() {
   const own = byId("connection");
   own.classList.toggle("lost", lost);
+  let text = "Connecting";
+  if (lost) text = "The connection is lost, trying again. What is shown is of";
+  else if (paused) text = "Paused at";
+  else if (shown !== null) text = "Live, state of";
   if (own.textContent !== text) own.textContent = text;
+  if (shown !== null) byId("clock").textContent = time.format(new Date(Math.min(shown.unix_ms, TIME_MAX)));
+}
+
+function advance() {
+  if (!paused) shown = latest;
+  connection();
+  show();
 }
 
 function connect() {
-  const source = new EventSource("/live/stream");
+  clearTimeout(silence);
+  source?.close();
+  source = new EventSource("/live/stream");
   source.onmessage = (message) => {
+    watch();
+    lost = false;
     latest = JSON.parse(message.data);
-    if (paused) return;
-    connection("Live, state of", false);
-    byId("clock").textContent = time.format(new Date(latest.unix_ms));
-    show();
+    advance();
   };
+  // After a refusal a browser does not try again by itself.
   source.onerror = () => {
-    connection("The connection is lost; what is shown is old. Trying again.", true);
-    // After a refusal a browser does not try again by itself.
-    if (source.readyState === EventSource.CLOSED) {
-      source.close();
-      setTimeout(connect, 5000);
-    }
+    if (source.readyState !== EventSource.CLOSED) return;
+    lost = true;
+    connection();
+    again(RETRY_MS);
   };
+  watch();
+}
+
+// A connection may die without a word.
+function watch() {
+  again(SILENCE_MS, () => {
+    lost = true;
+    connection();
+  });
+}
+
+function again(ms, before = () => {}) {
+  clearTimeout(silence);
+  silence = setTimeout(() => {
+    before();
+    connect();
+  }, ms);
 }
 
 byId("filter").addEventListener("input", show);
 byId("pause").addEventListener("click", (event) => {
   paused = !paused;
   event.target.setAttribute("aria-pressed", String(paused));
-  connection(paused ? "Paused at" : "Live, state of", false);
-  show();
+  advance();
 });
 connect();

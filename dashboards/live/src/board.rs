@@ -1,12 +1,13 @@
 //! Answers of programs, put together. Asks nobody, and reads no clock.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use policy::window::{Counts, Window};
-use policy::{Span, Time};
+use policy::Time;
+use policy::window::Counts;
 
-use crate::answers::{AgentEvent, DataAnswer, SlotsAnswer};
+use crate::answers::{AgentEvent, AgentSlot, DataAnswer, SlotsAnswer};
+use crate::attainment::{Attainment, Name};
 use crate::state::{EventState, FunctionState, LeftOut, SlotState, Standing, State};
 
 /// Functions of a state, at most.
@@ -15,24 +16,25 @@ pub const FUNCTIONS_MAX: usize = 500;
 pub const SLOTS_MAX: usize = 256;
 /// Events of a state, at most.
 pub const EVENTS_MAX: usize = 200;
-/// Bytes of an event's text, at most.
+/// Slots of a node, at most.
+const NODE_SLOTS_MAX: usize = 1_024;
+/// Notices of a state, at most.
+const NOTICES_MAX: usize = 20;
+/// Bytes of a text, at most.
 const TEXT_BYTES_MAX: usize = 400;
-/// Over this time requests in time are counted.
-const ATTAINMENT: Span = Span::from_secs(300);
-
-/// A function's namespace and name.
-type Name = (String, String);
+/// Bytes of a name, at most: Kubernetes' own bound for most of them.
+const NAME_BYTES_MAX: usize = 253;
+/// Cells of a slot's last five minutes.
+const CELLS_MAX: usize = 60;
 
 /// What is remembered of earlier answers.
 #[derive(Debug, Default)]
 pub struct Board {
-    windows: BTreeMap<Name, Window>,
-    /// Whether role `data` has answered before: a source that comes later has counted nothing earlier.
-    is_known: bool,
+    attainment: Attainment,
     /// The number of the last event, by node.
     sequences: BTreeMap<String, u64>,
-    /// The earliest first.
-    events: VecDeque<EventState>,
+    /// The latest first.
+    events: Vec<EventState>,
 }
 
 /// What an agent has answered: its slots, and events since it was last asked.
@@ -79,27 +81,28 @@ impl Board {
         }
         let functions = self.functions(now, &answers.data, is_attached);
         let mut slots = Vec::new();
+        let nodes: BTreeSet<_> = answers
+            .agents
+            .iter()
+            .map(|(node, _)| node.clone())
+            .collect();
+        self.sequences.retain(|node, _| nodes.contains(node));
         for (node, answer) in answers.agents {
             let Some((answer, events)) = answer else {
                 notices.push(format!("the agent of {node} does not answer"));
                 continue;
             };
-            self.take_events(&node, events);
-            slots.extend(answer.slots.into_iter().map(|own| SlotState {
-                node: node.clone(),
-                slot: own.slot,
-                product: own.product,
-                kind: own.kind,
-                lost: own.lost,
-                holders: own.tokens.map_or(0, |tokens| tokens.holders),
-                waiters: own.tokens.map_or(0, |tokens| tokens.waiters),
-                busy: own.recent.busy_percent,
-            }));
+            self.take_events(&node, unix_ms, events);
+            let own = answer.slots.into_iter().take(NODE_SLOTS_MAX);
+            slots.extend(own.map(|own| slot_state(&node, own)));
         }
         slots.sort_by(|a, b| (&a.node, &a.slot).cmp(&(&b.node, &b.slot)));
-        for event in answers.events {
-            self.push(event);
-        }
+        slots.dedup_by(|a, b| (&a.node, &a.slot) == (&b.node, &b.slot));
+        self.events.extend(answers.events);
+        // The latest by their own time, whoever was asked first.
+        self.events.sort_by_key(|event| Reverse(event.unix_ms));
+        self.events.truncate(EVENTS_MAX);
+        notices.truncate(NOTICES_MAX);
         let left_out = LeftOut {
             functions: functions.len().saturating_sub(FUNCTIONS_MAX),
             slots: slots.len().saturating_sub(SLOTS_MAX),
@@ -111,13 +114,11 @@ impl Board {
         let attained =
             |own: &FunctionState| (attainment(own), own.namespace.clone(), own.name.clone());
         functions.sort_by_cached_key(attained);
-        let mut events: Vec<_> = self.events.iter().cloned().collect();
-        events.sort_by_key(|event| Reverse(event.unix_ms));
         State {
             unix_ms,
             functions,
             slots,
-            events,
+            events: self.events.clone(),
             notices,
             left_out,
         }
@@ -133,7 +134,7 @@ impl Board {
         // By address: a pod that another one has ejected gets requests from some only.
         let mut instances: BTreeMap<Name, BTreeMap<&str, bool>> = BTreeMap::new();
         let mut detached: BTreeSet<Name> = BTreeSet::new();
-        for (pod, answer) in answers {
+        for (_, answer) in answers {
             for own in answer.iter().flat_map(|answer| &answer.functions) {
                 let name = (own.namespace.clone(), own.function.clone());
                 let function = all.entry(name.clone()).or_insert_with(|| FunctionState {
@@ -150,13 +151,7 @@ impl Board {
                     let known = instances.entry(name.clone()).or_default();
                     *known.entry(&instance.address).or_insert(true) &= !instance.ejected;
                 }
-                let window = self.windows.entry(name.clone()).or_default();
                 for variant in &own.variants {
-                    let counts = Counts {
-                        judged: variant.judged,
-                        in_time: variant.in_time,
-                    };
-                    window.observe(now, source(pod, &variant.revision), counts, self.is_known);
                     let shortest = [function.objective_ms, variant.objective_ms];
                     function.objective_ms = shortest.into_iter().flatten().min();
                     function.percentile = function.percentile.or(variant.percentile);
@@ -166,16 +161,11 @@ impl Board {
                 }
             }
         }
-        self.is_known |= answers.iter().any(|(_, answer)| answer.is_some());
-        if answers.iter().all(|(_, answer)| answer.is_some()) {
-            self.windows.retain(|name, _| all.contains_key(name));
-        }
+        self.attainment.observe(now, answers);
         let mut functions: Vec<_> = all.into_iter().collect();
         for (name, function) in &mut functions {
-            if let Some(window) = self.windows.get(name) {
-                let counts = window.counts(now, ATTAINMENT);
-                (function.judged, function.in_time) = (counts.judged, counts.in_time);
-            }
+            let counts = self.attainment.counts(now, name);
+            (function.judged, function.in_time) = (counts.judged, counts.in_time);
             for is_ready in instances.get(name).into_iter().flat_map(BTreeMap::values) {
                 function.ready += u64::from(*is_ready);
                 function.ejected += u64::from(!*is_ready);
@@ -193,31 +183,44 @@ impl Board {
             .collect()
     }
 
-    fn take_events(&mut self, node: &str, events: Vec<AgentEvent>) {
+    fn take_events(&mut self, node: &str, now_ms: u64, events: Vec<AgentEvent>) {
         for event in events {
-            let last = self.sequences.entry(node.to_owned()).or_default();
-            *last = event.sequence.max(*last);
+            // An agent that begins anew goes on with higher numbers, unless its clock was set back.
+            self.sequences.insert(node.to_owned(), event.sequence);
             let about = match (event.slot, event.pod) {
                 (_, Some(pod)) => pod,
                 (Some(slot), None) => format!("{node}/{slot}"),
                 (None, None) => node.to_owned(),
             };
-            self.push(EventState {
-                unix_ms: event.unix_ms,
-                kind: event.kind,
-                about,
-                text: event.text,
+            self.events.push(EventState {
+                // A node whose clock is ahead does not stay on top.
+                unix_ms: event.unix_ms.min(now_ms),
+                kind: short(event.kind, NAME_BYTES_MAX),
+                about: short(about, 2 * NAME_BYTES_MAX),
+                text: short(event.text, TEXT_BYTES_MAX),
             });
         }
     }
+}
 
-    fn push(&mut self, mut event: EventState) {
-        let end = event.text.floor_char_boundary(TEXT_BYTES_MAX);
-        event.text.truncate(end);
-        self.events.push_back(event);
-        while self.events.len() > EVENTS_MAX {
-            self.events.pop_front();
-        }
+/// Returns a text without what is behind so many bytes.
+fn short(mut text: String, most: usize) -> String {
+    text.truncate(text.floor_char_boundary(most));
+    text
+}
+
+fn slot_state(node: &str, own: AgentSlot) -> SlotState {
+    let mut busy = own.recent.busy_percent;
+    let busy = busy.split_off(busy.len().saturating_sub(CELLS_MAX));
+    SlotState {
+        node: node.to_owned(),
+        slot: short(own.slot, NAME_BYTES_MAX),
+        product: short(own.product, NAME_BYTES_MAX),
+        kind: short(own.kind, NAME_BYTES_MAX),
+        lost: own.lost.map(|why| short(why, TEXT_BYTES_MAX)),
+        holders: own.tokens.map_or(0, |tokens| tokens.holders),
+        waiters: own.tokens.map_or(0, |tokens| tokens.waiters),
+        busy,
     }
 }
 
@@ -246,18 +249,10 @@ fn attainment(function: &FunctionState) -> u32 {
     counts.ratio().unwrap_or(10_000)
 }
 
-/// The number by which a window knows what a pod counts of a revision: FNV-1a.
-fn source(pod: &str, revision: &str) -> u64 {
-    let bytes = pod.bytes().chain([b'/']).chain(revision.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answers::{AgentSlot, DataFunction, DataInstance, DataVariant};
+    use crate::answers::{AgentRecent, DataFunction, DataInstance, DataVariant};
 
     fn function(
         name: &str,
@@ -389,29 +384,72 @@ mod tests {
         );
     }
 
-    #[test]
-    fn events_are_asked_for_once_and_the_latest_are_kept() {
-        let mut board = Board::default();
-        let event = |sequence: u64| AgentEvent {
+    fn of_node(node: &str, slots: Vec<AgentSlot>, events: Vec<AgentEvent>) -> Answers {
+        let mut answers = answered(Vec::new());
+        let answer = (SlotsAnswer { slots }, events);
+        answers.agents.push((node.to_owned(), Some(answer)));
+        answers
+    }
+
+    fn event(sequence: u64, unix_ms: u64) -> AgentEvent {
+        AgentEvent {
             sequence,
-            unix_ms: sequence,
+            unix_ms,
             kind: "pod-added".to_owned(),
             text: "ü".repeat(TEXT_BYTES_MAX),
             ..AgentEvent::default()
-        };
-        let events = (1..=EVENTS_MAX as u64 + 5).map(event).collect();
-        let mut answers = answered(Vec::new());
-        answers
-            .agents
-            .push(("node-0".to_owned(), Some((SlotsAnswer::default(), events))));
-        let state = board.observe(at(1), answers, |_, _| None);
-        assert_eq!(board.sequence("node-0"), EVENTS_MAX as u64 + 5);
-        assert_eq!(board.sequence("node-1"), 0);
+        }
+    }
+
+    #[test]
+    fn events_are_asked_for_once_and_the_latest_are_kept_whoever_answers_last() {
+        let mut board = Board::default();
+        let fresh = of_node("node-0", Vec::new(), vec![event(9, 5_000)]);
+        board.observe(at(10), fresh, |_, _| None);
+        let old = (1..=EVENTS_MAX as u64 + 5).map(|number| event(number, number));
+        let old = of_node("node-1", Vec::new(), old.collect());
+        let state = board.observe(at(10), old, |_, _| None);
+        assert_eq!(board.sequence("node-1"), EVENTS_MAX as u64 + 5);
+        // It is gone.
+        assert_eq!(board.sequence("node-0"), 0);
         assert_eq!(state.events.len(), EVENTS_MAX);
+        let first = &state.events[0];
+        assert_eq!((first.unix_ms, &*first.about), (5_000, "node-0"));
+        assert_eq!(first.text.len(), TEXT_BYTES_MAX);
+        assert_eq!(state.events[1].unix_ms, EVENTS_MAX as u64 + 5);
+        // A clock that is ahead, and an agent that has begun anew with a clock that was set back.
+        let ahead = of_node("node-1", Vec::new(), vec![event(3, u64::MAX)]);
+        let state = board.observe(at(11), ahead, |_, _| None);
         assert_eq!(
-            (state.events[0].unix_ms, &*state.events[0].about),
-            (205, "node-0")
+            (state.events[0].unix_ms, board.sequence("node-1")),
+            (11_000, 3)
         );
-        assert_eq!(state.events[0].text.len(), TEXT_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_an_agent_says_is_bounded_and_a_slot_is_there_once() {
+        let mut board = Board::default();
+        let long = "x".repeat(100_000);
+        let slot = AgentSlot {
+            slot: long.clone(),
+            product: long.clone(),
+            kind: long.clone(),
+            lost: Some(long.clone()),
+            recent: AgentRecent {
+                busy_percent: vec![Some(1); 10_000],
+            },
+            ..AgentSlot::default()
+        };
+        let event = AgentEvent {
+            kind: long.clone(),
+            pod: Some(long),
+            ..event(1, 1)
+        };
+        let answers = of_node("node-0", vec![slot.clone(), slot], vec![event]);
+        let state = board.observe(at(1), answers, |_, _| None);
+        assert_eq!(state.slots.len(), 1);
+        assert_eq!(state.slots[0].busy.len(), CELLS_MAX);
+        let text = serde_json::to_string(&state).unwrap();
+        assert!(text.len() < 4_000, "{}", text.len());
     }
 }

@@ -12,6 +12,7 @@
 //! which says how many it leaves out.
 
 pub mod answers;
+mod attainment;
 pub mod board;
 pub mod page;
 pub mod server;

@@ -14,7 +14,7 @@ use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
     LOCATION, ORIGIN, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -56,7 +56,7 @@ pub const FILES: [(&str, &str, &str); 3] = [
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Page {
-    /// Hosts that the page is at, besides `localhost` and addresses.
+    /// Hosts that the page is at where clients show who they are, besides `localhost` and addresses.
     names: Vec<String>,
     latest: watch::Sender<Option<Snapshot>>,
     readers: Arc<Semaphore>,
@@ -91,7 +91,8 @@ enum Inner {
 }
 
 impl Page {
-    /// A page at these hosts, besides `localhost` and addresses, with nothing to show yet.
+    /// A page with nothing to show yet. `names` are its hosts besides `localhost` and addresses, for clients who show who they are: a name
+    /// may be made to lead to the loopback, where nobody does.
     #[must_use]
     pub fn new(names: Vec<String>) -> Arc<Self> {
         Arc::new(Self {
@@ -130,10 +131,10 @@ impl Page {
         is_asked || self.readers.available_permits() < READERS_MAX
     }
 
-    /// Answers a request. GET of own paths only, from pages of the same origin.
-    pub async fn respond<B>(&self, request: &Request<B>) -> Response<PageBody> {
-        if let Err(refusal) = self.check(request.method(), request.headers(), request.uri().host())
-        {
+    /// Answers a request. GET of own paths only, from pages of the same origin. `is_known`: the client has shown who it is.
+    pub async fn respond<B>(&self, request: &Request<B>, is_known: bool) -> Response<PageBody> {
+        let names: &[String] = if is_known { &self.names } else { &[] };
+        if let Err(refusal) = check(request, names) {
             return refusal;
         }
         let path = request.uri().path();
@@ -172,57 +173,6 @@ impl Page {
         }
     }
 
-    /// Returns why a request is refused, if it is.
-    ///
-    /// # Errors
-    /// The answer to one that is: another method than GET, a host that the page is not at (another site's name may lead here), a
-    /// page of another origin.
-    #[expect(clippy::result_large_err, reason = "an answer is what it is")]
-    pub fn check(
-        &self,
-        method: &Method,
-        headers: &HeaderMap,
-        authority: Option<&str>,
-    ) -> Result<(), Response<PageBody>> {
-        if method != Method::GET {
-            let mut answer = refuse(StatusCode::METHOD_NOT_ALLOWED, "allowed: GET");
-            answer
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET"));
-            return Err(answer);
-        }
-        let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-        let host = text(HOST).unwrap_or_default();
-        let is_own = |host: &str| self.is_at(host_of(host));
-        if !is_own(host) || authority.is_some_and(|authority| !is_own(authority)) {
-            let why = format!("this page is not at the host {host:?}");
-            return Err(refuse(StatusCode::MISDIRECTED_REQUEST, &why));
-        }
-        let is_same = |origin: &str| {
-            let of = origin
-                .strip_prefix("http://")
-                .or_else(|| origin.strip_prefix("https://"));
-            of == Some(host)
-        };
-        let is_foreign = headers.contains_key(ORIGIN) && !text(ORIGIN).is_some_and(is_same);
-        let site = text(HeaderName::from_static("sec-fetch-site"));
-        let is_linked = text(HeaderName::from_static("sec-fetch-mode")) == Some("navigate");
-        if is_foreign || matches!(site, Some("cross-site" | "same-site")) && !is_linked {
-            return Err(refuse(
-                StatusCode::FORBIDDEN,
-                "requests of other pages are refused",
-            ));
-        }
-        Ok(())
-    }
-
-    fn is_at(&self, host: &str) -> bool {
-        // An address cannot be another site's name.
-        let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-        let is_named = |name: &String| name.eq_ignore_ascii_case(host);
-        is_address || host.eq_ignore_ascii_case("localhost") || self.names.iter().any(is_named)
-    }
-
     /// Returns a state that is about as old as a period at most; an older one if none comes in time.
     async fn fresh(&self) -> Option<Bytes> {
         let now = Instant::now();
@@ -242,6 +192,52 @@ impl Page {
         tokio::spawn(follow(latest, sender, place));
         answer(StatusCode::OK, "text/event-stream", Inner::Events(events))
     }
+}
+
+/// Returns why a request is refused, if it is. `names` are hosts besides `localhost` and addresses.
+///
+/// # Errors
+/// The answer to one that is: another method than GET, a host that the page is not at (another site's name may lead here), a page of
+/// another origin. Another site may link to the page, but neither read nor start anything.
+#[expect(clippy::result_large_err, reason = "an answer is what it is")]
+pub fn check<B>(request: &Request<B>, names: &[String]) -> Result<(), Response<PageBody>> {
+    if request.method() != Method::GET {
+        let mut answer = refuse(StatusCode::METHOD_NOT_ALLOWED, "allowed: GET");
+        let allowed = HeaderValue::from_static("GET");
+        answer.headers_mut().insert(ALLOW, allowed);
+        return Err(answer);
+    }
+    let headers = request.headers();
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(HOST).unwrap_or_default();
+    let authority = request.uri().host();
+    if !is_own(host, names) || authority.is_some_and(|authority| !is_own(authority, names)) {
+        let why = format!("this page is not at the host {host:?}");
+        return Err(refuse(StatusCode::MISDIRECTED_REQUEST, &why));
+    }
+    let is_same = |origin: &str| {
+        let plain = origin.strip_prefix("http://");
+        plain.or_else(|| origin.strip_prefix("https://")) == Some(host)
+    };
+    let is_foreign = headers.contains_key(ORIGIN) && !text(ORIGIN).is_some_and(is_same);
+    let fetch = |name: &'static str| text(HeaderName::from_static(name));
+    let is_elsewhere = matches!(fetch("sec-fetch-site"), Some("cross-site" | "same-site"));
+    let is_link = matches!(request.uri().path(), "/live" | "/live/")
+        && fetch("sec-fetch-mode") == Some("navigate")
+        && matches!(fetch("sec-fetch-dest"), None | Some("document"));
+    if is_foreign || is_elsewhere && !is_link {
+        let why = "requests of other pages are refused";
+        return Err(refuse(StatusCode::FORBIDDEN, why));
+    }
+    Ok(())
+}
+
+fn is_own(authority: &str, names: &[String]) -> bool {
+    let host = host_of(authority);
+    // An address cannot be another site's name.
+    let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    let is_named = |name: &String| name.eq_ignore_ascii_case(host);
+    is_address || host.eq_ignore_ascii_case("localhost") || names.iter().any(is_named)
 }
 
 /// Sends the latest state whenever there is one, until the reader is gone or takes nothing. One that is slow misses those in between.

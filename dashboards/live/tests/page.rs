@@ -43,7 +43,7 @@ async fn ask(
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    page.respond(&request.body(()).unwrap()).await
+    page.respond(&request.body(()).unwrap(), true).await
 }
 
 async fn get(page: &Page, path: &str) -> Response<PageBody> {
@@ -132,21 +132,34 @@ async fn only_get_of_own_paths_from_own_pages_is_answered() {
             ],
             403,
         ),
-        // A link to it, by which no other page reads anything.
-        (
-            &[
-                own,
-                ("sec-fetch-site", "cross-site"),
-                ("sec-fetch-mode", "navigate"),
-            ],
-            200,
-        ),
     ] {
         for path in ["/live/", "/live/state", "/live/stream"] {
             let answer = ask(&page, Method::GET, path, headers).await;
             assert_eq!(answer.status().as_u16(), status, "{path} {headers:?}");
         }
     }
+    // A link to the page, by which another one reads and starts nothing.
+    let link = |dest| {
+        [
+            own,
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", dest),
+        ]
+    };
+    for (path, dest, status) in [
+        ("/live/", "document", 200),
+        ("/live/", "iframe", 403),
+        ("/live/state", "document", 403),
+        ("/live/stream", "document", 403),
+    ] {
+        let answer = ask(&page, Method::GET, path, &link(dest)).await;
+        assert_eq!(answer.status().as_u16(), status, "{path} {dest}");
+    }
+    // Names are for those who show who they are.
+    let request = Request::get("/live/state").header("host", OWN);
+    let answer = page.respond(&request.body(()).unwrap(), false).await;
+    assert_eq!(answer.status(), StatusCode::MISDIRECTED_REQUEST);
     assert_eq!(
         get(&page, "/live/other").await.status(),
         StatusCode::NOT_FOUND

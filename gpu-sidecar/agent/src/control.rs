@@ -7,7 +7,7 @@
 //! | `GET /v1/instances/{id}` | one pod; its id is its name |
 //! | `POST /v1/instances/{id}:evict`, `:restore` | 202, or 409 with the reason why not |
 //! | `GET /v1/events` | one line for each event, past ones first, until the client leaves |
-//! | `GET /v1/events?after=N` | the past ones behind the event of this sequence number, and no more |
+//! | `GET /v1/events?after=N` | the last [`PAST_MAX`] of the past ones behind the event of this sequence number, and an end |
 //! | `GET /healthz` | `ok` while the token service runs |
 //!
 //! A request that is wrong is answered with `{"error": …, "allowed": […]}`. Bounds: 64 connections, heads of 16 KiB, 16
@@ -41,6 +41,8 @@ use crate::state::{
 
 /// Streams of events at a time.
 pub(crate) const EVENT_STREAMS_MAX: usize = 16;
+/// Past events in an answer that ends.
+pub(crate) const PAST_MAX: usize = 100;
 /// Lines between the ring and a reader.
 const LINES_AHEAD: usize = 16;
 /// A reader takes a line within this time.
@@ -356,9 +358,8 @@ impl Control {
 
     /// The events that are kept of those behind this one.
     fn past(&self, sequence: u64) -> Response<AnswerBody> {
-        let past = self.events.past();
-        let later = past.iter().filter(|event| event.sequence > sequence);
-        let lines: Vec<u8> = later.flat_map(|event| line(&**event)).collect();
+        let later = self.events.later(sequence, PAST_MAX);
+        let lines: Vec<u8> = later.iter().flat_map(|event| line(&**event)).collect();
         answer(StatusCode::OK, "application/x-ndjson", lines)
     }
 

@@ -3,7 +3,7 @@
 //! Nobody who reads slowly is waited for: a reader that is more than a ring behind has lost events and is told so.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tokio::sync::broadcast;
@@ -44,7 +44,7 @@ pub enum EventKind {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// Counted up with each.
+    /// Counted up with each. An agent begins with the microseconds since 1970, so that numbers rise over its restarts.
     pub sequence: u64,
     /// Milliseconds since 1970, UTC.
     pub unix_ms: u64,
@@ -83,6 +83,32 @@ impl Default for Events {
 }
 
 impl Events {
+    /// No events; those to come have higher numbers than those of the agents before this one.
+    pub(crate) fn of_a_new_agent() -> Self {
+        Self::after(u64::try_from(since_1970().as_micros()).unwrap_or(0))
+    }
+
+    /// No events, the next of which has the sequence number behind this one.
+    fn after(sequence: u64) -> Self {
+        let ring = Ring {
+            sequence,
+            ..Ring::default()
+        };
+        Self {
+            ring: Mutex::new(ring),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the last `most` of the events behind the one of this sequence number; of all, if there is none of so high a number yet:
+    /// it is of an agent before this one, whose clock was ahead.
+    pub(crate) fn later(&self, sequence: u64, most: usize) -> Vec<Arc<Event>> {
+        let mut later = self.past();
+        let is_known = later.last().is_some_and(|event| event.sequence >= sequence);
+        later.retain(|event| !is_known || event.sequence > sequence);
+        later.split_off(later.len().saturating_sub(most))
+    }
+
     /// Tells one, also in the log. `slot` is a slot's name, `pod` a pod's `namespace/name`; both may be empty.
     pub fn tell(&self, kind: EventKind, slot: &str, pod: &str, text: impl Into<String>) {
         let mut text: String = text.into();
@@ -91,10 +117,7 @@ impl Events {
             text.truncate(end.unwrap_or(0));
         }
         tracing::info!(event = ?kind, slot, pod, "{text}");
-        #[expect(clippy::disallowed_methods, reason = "when it was, for people")]
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = since_1970();
         let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         ring.sequence += 1;
@@ -128,6 +151,14 @@ impl Events {
     }
 }
 
+/// By the wall clock.
+fn since_1970() -> Duration {
+    #[expect(clippy::disallowed_methods, reason = "when it was, for people")]
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +173,22 @@ mod tests {
         assert_eq!(past.len(), EVENTS_MAX);
         assert_eq!((past[0].sequence, past[0].text.as_str()), (11, "10"));
         assert_eq!((past[0].slot.as_deref(), &past[0].pod), (Some("0"), &None));
+    }
+
+    #[test]
+    fn later_events_are_the_last_ones_behind_a_number() {
+        let events = Events::after(1_000);
+        for number in 0..10 {
+            events.tell(EventKind::PodAdded, "", "", number.to_string());
+        }
+        let numbers = |after, most| {
+            let later = events.later(after, most);
+            later.iter().map(|event| event.sequence).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(0, 3), [1_008, 1_009, 1_010]);
+        assert_eq!(numbers(1_009, 3), [1_010]);
+        assert!(numbers(1_010, 3).is_empty());
+        assert_eq!(numbers(9_000, 3), [1_008, 1_009, 1_010]);
     }
 
     #[test]

@@ -204,7 +204,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let scrape = listen(config.node.metrics_address, "node.metrics-address").await?;
     let kubelet = config.csi.as_ref().map(Kubelet::find).transpose();
     let kubelet = kubelet.map_err(RunError::Volumes)?;
-    let events = Arc::new(Events::default());
+    let events = Arc::new(Events::of_a_new_agent());
     let node = Arc::new(Node::default());
     node.lock().plan = Plan(config.slots.plan);
     let pods = Arc::new(Pods::default());

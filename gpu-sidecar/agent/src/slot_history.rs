@@ -30,14 +30,15 @@ pub(crate) struct SlotHistory {
 impl SlotHistory {
     /// Takes the figures of a moment. Cells end at the first one that comes after their time; of a longer pause each has the mean.
     pub(crate) fn take(&mut self, figures: &Figures) {
-        for own in &figures.slots {
+        for own in figures.slots.iter().filter(|own| !own.is_lost) {
             self.slots.entry(own.slot).or_insert_with(|| Slot {
                 cells: VecDeque::new(),
                 begun: (figures.at_ns, Some(own.busy_ns)),
             });
         }
         self.slots.retain(|key, slot| {
-            let busy = figures.slot(*key).map(|own| own.busy_ns);
+            let own = figures.slot(*key).filter(|own| !own.is_lost);
+            let busy = own.map(|own| own.busy_ns);
             slot.take(figures.at_ns, busy);
             busy.is_some() || slot.cells.iter().any(Option::is_some)
         });
@@ -121,8 +122,11 @@ mod tests {
         for second in 0..=10 {
             history.take(&figures(second, &[0]));
         }
+        // The service goes on to have figures of it.
         for second in 11..=20 {
-            history.take(&figures(second, &[]));
+            let mut lost = figures(second, &[0]);
+            lost.slots[0].is_lost = true;
+            history.take(&lost);
         }
         assert_eq!(history.cells(SlotKey(0)), [Some(0), Some(0), None, None]);
         // A pause is as many cells.

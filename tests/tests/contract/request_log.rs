@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use tests::app::App;
 use tests::client2::Client2;
 use tests::eventually;
@@ -364,9 +366,15 @@ async fn a_tunnel_is_logged_when_it_ends() {
         .await;
     assert_eq!(client.head().await.status(), 101);
     assert_eq!(proxy.stdout(), "");
+    let open = Duration::from_millis(300);
+    tokio::time::sleep(open).await;
     drop(client);
     let line = lines(&proxy, 1).await.remove(0);
     assert_eq!(line["httpRequest"]["status"], 101);
+    // In seconds, with their unit.
+    let latency = line["httpRequest"]["latency"].as_str().unwrap();
+    let seconds: f64 = latency.trim_end_matches('s').parse().unwrap();
+    assert!(seconds >= open.as_secs_f64(), "{line}");
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ pub(in super::super) async fn run(
     let gathering = tokio::spawn(async move { own.run(gatherer).await });
     let serving = tokio::spawn(serve(listener, move |request| {
         let page = Arc::clone(&page);
-        async move { page.respond(&request).await }
+        async move { page.respond(&request, false).await }
     }));
     print(&if is_json {
         json!({ "url": url }).to_string()

@@ -178,6 +178,7 @@ pub(super) async fn run(
     };
     // The last scrape has the last counts.
     tokio::time::sleep(Duration::from_secs(2)).await;
+    prometheus.check()?;
     let sent = queries::send(&mut prometheus).await?;
     let causes = queries::causes(&mut prometheus).await?;
     let targets = prometheus.targets().await?;

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use dashboards::catalogue::Program as Target;
 use dashboards::rules::{alerts, alerts_file, records, records_yaml};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rustix::fs::statvfs;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Child;
@@ -96,6 +97,9 @@ pub(super) fn installed() -> anyhow::Result<String> {
         .trim_end_matches("+ds")
         .to_owned())
 }
+
+/// With less room on its disk Prometheus is about to fail.
+const FREE_BYTES_MIN: u64 = 1 << 20;
 
 impl Prometheus {
     /// Starts it with these targets and Weir's rules, which are evaluated each other second. Alerts that hold for minutes in a cluster
@@ -206,6 +210,17 @@ impl Prometheus {
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait().context("cannot watch a child")? {
             let text = format!("Prometheus has ended: {status}; {}", self.words());
+            return Err(PrometheusError(text).into());
+        }
+        // It goes on without a disk, and its samples are missing then.
+        let folder = self.folder.path();
+        if let Ok(disk) = statvfs(folder)
+            && disk.f_bavail.saturating_mul(disk.f_frsize) < FREE_BYTES_MIN
+        {
+            let text = format!(
+                "the disk of {} is full, so Prometheus cannot keep its samples: set TMPDIR to another",
+                folder.display()
+            );
             return Err(PrometheusError(text).into());
         }
         Ok(())

@@ -76,9 +76,23 @@ impl Waterfall {
         }
         let missed = traces.into_iter().filter(|trace| trace.reason().is_some());
         let worst = missed.max_by(|a, b| a.lateness().total_cmp(&b.lateness()));
-        Ok(worst
+        let own = worst
             .context("no request missed its objective")?
-            .waterfall())
+            .waterfall();
+        let Parts {
+            hold,
+            way,
+            queue,
+            execution,
+        } = own.parts;
+        let sum = hold + way + queue + execution;
+        ensure!(
+            (sum - own.response_seconds).abs() <= own.response_seconds / 100.0,
+            "trace {}: its parts are {sum} s, and its response {} s",
+            own.trace_id,
+            own.response_seconds
+        );
+        Ok(own)
     }
 
     /// Returns the text for people.
