@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     /// The authorities of Weir's certificates, as PEM: `ca.crt` of the `ConfigMap` `weir-ca` in `weir-system`.
     #[arg(long, value_name = "FILE")]
     ca: PathBuf,
-    /// Where the page is served: an address of loopback, since everybody who reaches it sees it.
+    /// Where the page is served: an address of loopback, since no token is asked for there.
     #[arg(long, value_name = "IP:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))]
     bind: SocketAddr,
 }
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
         if let Err(error) = remote.first_state().await {
-            // Nobody can be asked if this fails.
+            // There is no other place to write to.
             let _written = writeln!(std::io::stderr(), "weir: {}: {error:#}", arguments.server);
             return Ok(ExitCode::FAILURE);
         }
@@ -162,7 +162,7 @@ impl Remote {
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<AnswerBody> {
-        // Nobody shows who they are here, so no name of another site may lead here.
+        // No token is asked for here, so no name of another site may lead here.
         if let Err(refusal) = check(&request, &[]) {
             return refusal.map(never);
         }

@@ -3,8 +3,9 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
@@ -12,7 +13,7 @@ use http::header::{AUTHORIZATION, CONNECTION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,6 +21,8 @@ use live::page::Page;
 use live::server::bound_silence;
 use mutual_tls::{Identity, PendingHandshakes, is_program, name_of};
 use proxy::body::ProxyBody;
+use proxy::buffered::Piece;
+use proxy::relay::BodyError;
 use proxy::respond;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -51,7 +54,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) enum Resource {
     /// Role `data`: `/v1/functions`.
     Functions(Arc<Functions>),
-    /// Role `control`: `/live/`, for those who see all functions.
+    /// Role `control`: `/live/`, for clients that may see all functions.
     Live(Arc<Page>),
 }
 
@@ -70,11 +73,11 @@ pub(crate) struct Remote {
 /// Whose connection it is.
 #[derive(Debug, Clone, Copy)]
 enum Peer {
-    /// This pod's own containers, and people who may forward its port.
+    /// This pod's loopback: its own containers, and forwarded ports.
     Local,
     /// Role `control`, by its certificate.
     Control,
-    /// Somebody at this address, who has to show a token.
+    /// A client at this address, which has to show a token.
     Client(IpAddr),
 }
 
@@ -214,11 +217,33 @@ impl Resource {
 }
 
 fn boxed(answer: Response<ProxyBody>) -> Response<AnswerBody> {
-    answer.map(|body| {
-        let body = body
-            .map_frame(|frame| frame.map_data(|mut piece| piece.copy_to_bytes(piece.remaining())));
-        body.map_err(BoxError::from).boxed_unsync()
-    })
+    answer.map(|body| Own(body).map_err(BoxError::from).boxed_unsync())
+}
+
+/// A body of this program's own, in bytes, with its length.
+#[derive(Debug)]
+struct Own(ProxyBody);
+
+impl Body for Own {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = Pin::new(&mut self.0).poll_frame(context);
+        let bytes = |mut piece: Piece| piece.copy_to_bytes(piece.remaining());
+        polled.map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
 }
 
 /// Whether an address is that by which only this pod's own containers come.

@@ -1,4 +1,4 @@
-//! What the live page shows of a cluster: role `data` and agents, asked once a second while somebody reads.
+//! What the live page shows of a cluster: role `data` and agents, asked once a second while the page is read.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;

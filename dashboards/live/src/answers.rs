@@ -83,7 +83,7 @@ pub struct AgentSlot {
     /// Why it is not there.
     #[serde(default)]
     pub lost: Option<String>,
-    /// Who holds tokens; `None`: it was not there yet.
+    /// Its tokens; `None`: it was not there yet.
     #[serde(default)]
     pub tokens: Option<AgentTokens>,
     /// The last five minutes.

@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn what_a_pod_counted_before_it_was_first_asked_does_not_count_whenever_it_answers() {
         let mut own = Attainment::default();
-        // Nobody answers: nothing is known of what there is.
+        // Without an answer nothing is known of what there is.
         own.observe(at(0), &pods(&[("a", None), ("b", None)]));
         own.observe(
             at(1),

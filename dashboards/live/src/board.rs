@@ -1,4 +1,4 @@
-//! Answers of programs, put together. Asks nobody, and reads no clock.
+//! Answers of programs, put together: no I/O, and no clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,7 +99,7 @@ impl Board {
         slots.sort_by(|a, b| (&a.node, &a.slot).cmp(&(&b.node, &b.slot)));
         slots.dedup_by(|a, b| (&a.node, &a.slot) == (&b.node, &b.slot));
         self.events.extend(answers.events);
-        // The latest by their own time, whoever was asked first.
+        // The latest by their own time, not by that of the answers.
         self.events.sort_by_key(|event| Reverse(event.unix_ms));
         self.events.truncate(EVENTS_MAX);
         notices.truncate(NOTICES_MAX);

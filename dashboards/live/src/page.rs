@@ -1,6 +1,6 @@
 //! Requests of browsers, below `/live/`.
 //!
-//! A state is gathered once a second while somebody reads, and else every 15 s, so that the last five minutes are known.
+//! A state is gathered once a second while the page is read, and else every 15 s, so that the last five minutes are known.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -23,11 +23,11 @@ use crate::state::State;
 
 /// Streams at a time.
 pub const READERS_MAX: usize = 16;
-/// From one state to the next while somebody reads.
+/// From one state to the next while there are readers.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The same while nobody does.
+/// The same without readers.
 const IDLE_PERIOD: Duration = Duration::from_secs(15);
-/// Somebody who has asked for a state is likely to ask again within this time.
+/// A client of `/live/state` counts as a reader for so long.
 const INTEREST: Duration = Duration::from_secs(5);
 /// A state is gathered within this time, or what there is is shown.
 const FRESH_MAX: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ pub const FILES: [(&str, &str, &str); 3] = [
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Page {
-    /// Hosts that the page is at where clients show who they are, besides `localhost` and addresses.
+    /// Hosts for clients that have shown a token or a certificate, besides `localhost` and addresses.
     names: Vec<String>,
     latest: watch::Sender<Option<Snapshot>>,
     readers: Arc<Semaphore>,
@@ -91,8 +91,8 @@ enum Inner {
 }
 
 impl Page {
-    /// A page with nothing to show yet. `names` are its hosts besides `localhost` and addresses, for clients who show who they are: a name
-    /// may be made to lead to the loopback, where nobody does.
+    /// A page with nothing to show yet. `names` are its hosts besides `localhost` and addresses, for clients that have shown a token or a certificate: a
+    /// name may be made to lead to the loopback, where none is asked for.
     #[must_use]
     pub fn new(names: Vec<String>) -> Arc<Self> {
         Arc::new(Self {
@@ -131,7 +131,8 @@ impl Page {
         is_asked || self.readers.available_permits() < READERS_MAX
     }
 
-    /// Answers a request. GET of own paths only, from pages of the same origin. `is_known`: the client has shown who it is.
+    /// Answers a request. GET of own paths only, from pages of the same origin. `is_known`: the client has shown a token or a
+    /// certificate.
     pub async fn respond<B>(&self, request: &Request<B>, is_known: bool) -> Response<PageBody> {
         let names: &[String] = if is_known { &self.names } else { &[] };
         if let Err(refusal) = check(request, names) {

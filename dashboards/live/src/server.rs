@@ -40,7 +40,7 @@ impl fmt::Display for NotLoopback {
         let address = self.0;
         write!(
             formatter,
-            "{address}: the page asks nobody who they are, so it is served on loopback only: 127.0.0.0/8 or [::1]"
+            "{address}: no token is asked for, so the page is served on loopback only: 127.0.0.0/8 or [::1]"
         )
     }
 }

@@ -156,7 +156,7 @@ async fn only_get_of_own_paths_from_own_pages_is_answered() {
         let answer = ask(&page, Method::GET, path, &link(dest)).await;
         assert_eq!(answer.status().as_u16(), status, "{path} {dest}");
     }
-    // Names are for those who show who they are.
+    // Names are for clients with a token or a certificate.
     let request = Request::get("/live/state").header("host", OWN);
     let answer = page.respond(&request.body(()).unwrap(), false).await;
     assert_eq!(answer.status(), StatusCode::MISDIRECTED_REQUEST);

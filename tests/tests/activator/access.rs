@@ -241,7 +241,7 @@ async fn what_counts_for_the_objective_is_described() {
         own.unwrap()["variants"].clone()
     };
     let expected = json!([
-        {"revision": "g-00001", "objective_ms": 10_000, "judged": 3, "in_time": 3},
+        {"revision": "g-00001", "objective_ms": 10_000, "percentile": 98.0, "judged": 3, "in_time": 3},
     ]);
     // The last answer is counted once it has left.
     let begin = Instant::now();

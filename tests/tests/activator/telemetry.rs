@@ -1,4 +1,6 @@
 use peers::revision::Revision;
+use tests::activator::Activator;
+use tests::app::App;
 use tests::collector::Collector;
 use tests::eventually;
 
@@ -51,14 +53,12 @@ async fn knatives_instruments_and_the_request_log_come_as_they_are_asked_for() {
     .await;
 }
 
-#[tokio::test]
-async fn spans_go_to_the_collector_and_on_with_the_request() {
-    let collector = Collector::http().await;
-    let pod = echoing().await;
+/// Starts role `data` in front of this pod of revision `f-00001`, which sends the spans of this part of traces to the collector.
+async fn tracing(collector: &Collector, pod: &App, rate: f64) -> Activator {
     let mut revision = Revision::new("f-00001");
-    revision.pods = vec![at(&pod)];
+    revision.pods = vec![at(pod)];
     let config = format!(
-        r#"{{"tracing":{{"protocol":"http/protobuf","endpoint":"http://127.0.0.1:{}/v1/traces","samplingRate":1}}}}"#,
+        r#"{{"tracing":{{"protocol":"http/protobuf","endpoint":"http://127.0.0.1:{}/v1/traces","samplingRate":{rate}}}}}"#,
         collector.port
     );
     let activator = activator()
@@ -68,6 +68,14 @@ async fn spans_go_to_the_collector_and_on_with_the_request() {
         .start()
         .await;
     activator.has_instances(1).await;
+    activator
+}
+
+#[tokio::test]
+async fn spans_go_to_the_collector_and_on_with_the_request() {
+    let collector = Collector::http().await;
+    let pod = echoing().await;
+    let activator = tracing(&collector, &pod, 1.0).await;
     let mut client = activator.connect().await;
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let head = get("f-00001", "/traceparent")
@@ -86,19 +94,7 @@ async fn spans_go_to_the_collector_and_on_with_the_request() {
 async fn a_trace_that_comes_unsampled_goes_on_unsampled_and_exports_nothing() {
     let collector = Collector::http().await;
     let pod = echoing().await;
-    let mut revision = Revision::new("f-00001");
-    revision.pods = vec![at(&pod)];
-    let config = format!(
-        r#"{{"tracing":{{"protocol":"http/protobuf","endpoint":"http://127.0.0.1:{}/v1/traces","samplingRate":0.5}}}}"#,
-        collector.port
-    );
-    let activator = activator()
-        .revision(&revision)
-        .set("OBSERVABILITY_CONFIG", config)
-        .set("OTEL_BSP_SCHEDULE_DELAY", "50")
-        .start()
-        .await;
-    activator.has_instances(1).await;
+    let activator = tracing(&collector, &pod, 0.5).await;
     let mut client = activator.connect().await;
     for (trace, flag) in [("0", "00"), ("1", "01")] {
         for _ in 0..8 {
