@@ -405,7 +405,7 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
         .collect();
     assert!(kinds.contains(&("slot-lost", "node-1/0")), "{kinds:?}");
     assert!(kinds.contains(&("Attached", "default/f")), "{kinds:?}");
-    // The stream goes through, once a second, whoever is silent.
+    // The stream goes through, once a second, although an agent is silent.
     let begin = std::time::Instant::now();
     let mut stream = std::net::TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -424,7 +424,7 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(4) + SLACK, "{took:?}");
     assert!(read.contains("text/event-stream") && read.contains("default-src 'none'"));
-    // A token that is no more lets nobody in, and what is said is the server's word.
+    // With a token that is not known any more the server refuses, and its answer is passed on.
     fs::write(&token, "nobody").unwrap();
     let refused = get_state(at).await;
     assert_eq!(refused.status(), 401, "{}", refused.text());

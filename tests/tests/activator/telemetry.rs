@@ -89,7 +89,7 @@ async fn spans_go_to_the_collector_and_on_with_the_request() {
     eventually("spans", || !collector.received("/v1/traces").is_empty()).await;
 }
 
-/// Between 0 and 1 a trace that another has begun is sampled as that one says; at 0 and 1 Knative's rule has it that nobody is asked.
+/// At a rate between 0 and 1 the sampling flag of `traceparent` holds; at 0 and 1 Knative's rule ignores it.
 #[tokio::test]
 async fn a_trace_that_comes_unsampled_goes_on_unsampled_and_exports_nothing() {
     let collector = Collector::http().await;

@@ -55,7 +55,7 @@ pub(crate) struct ObserveOptions {
     /// With --observe: pictures of these pages, 375 and 1,440 pixels wide, by the program `chromium` of Debian's package.
     #[arg(long, value_name = "DIR")]
     screenshots: Option<PathBuf>,
-    /// With --observe: write the spans of all requests into this file, as OTLP JSON lines, and show those of the latest request.
+    /// With --observe: write the spans of all requests into this file, as OTLP JSON lines, and draw the worst request.
     #[arg(long, value_name = "FILE")]
     traces: Option<PathBuf>,
     /// With --observe: break a part of Weir, and wait until its alert fires. Alerts that hold for minutes hold for 20 s here.
