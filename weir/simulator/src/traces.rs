@@ -16,6 +16,9 @@
 //! | Alibaba GenTD26 requests | first arrival | a row, whatever became of it | its execution time |
 //! | Torpor samples | begin of the first minute | one of a minute's count | not stated |
 //!
+//! **Bounds.** A file has at most [`TEXT_MAX`] bytes of text; a gzip file at most [`UNPACKED_MAX`] times its own size, so that a small
+//! file does not unpack to what fills the memory; a trace at most [`ROWS_MAX`] rows.
+//!
 //! **Memory.** A line has at most [`LINE_MAX`] bytes and a trace at most [`FUNCTIONS_MAX`] functions, whose names are
 //! kept. Rows in the order of arrival are not kept: they are read when they are asked for, in a second pass. Azure
 //! Functions 2021 is ordered by end and not by arrival: it is kept and sorted, 48 bytes a row and half as much again
@@ -39,7 +42,7 @@ mod workload;
 mod write;
 
 pub use error::{Problem, TraceError};
-pub use lines::Source;
+pub use lines::{Source, text};
 pub use minutes::{MinuteCounts, Placement};
 pub use quantiles::Quantiles;
 pub use requests::Requests;
@@ -51,6 +54,14 @@ use crate::random::Streams;
 use fields::Table;
 use lines::Lines;
 
+/// Most text of a file, unpacked, bytes: 16 GiB.
+pub const TEXT_MAX: u64 = 16 << 30;
+/// Most bytes of text for each byte of a gzip file, beyond the first [`UNPACKED_FREELY`]: public traces have up to 60.
+pub const UNPACKED_MAX: u64 = 200;
+/// Text of a gzip file that is read whatever the file's size is, bytes.
+pub const UNPACKED_FREELY: u64 = 16 << 20;
+/// Most rows of a trace with a row for every request.
+pub const ROWS_MAX: u64 = 200_000_000;
 /// Longest line, bytes.
 pub const LINE_MAX: usize = 1 << 20;
 /// Most functions of a workload.
@@ -68,7 +79,8 @@ pub enum Format {
     /// `arrival_s,function` and, if wanted, `service_ms`, `objective_ms`, `input_tokens`, `output_tokens`; an empty field
     /// states nothing. Ordered by arrival, every line with a line end.
     Weir,
-    /// Azure Functions 2019, invocations: `HashOwner,HashApp,HashFunction,Trigger`, then one column a minute.
+    /// Azure Functions 2019, invocations: `HashOwner,HashApp,HashFunction` and one column a minute, by whose numbers they are ordered;
+    /// others, as `Trigger`, are passed over.
     AzureFunctions2019,
     /// Azure Functions 2021: `app,func,end_timestamp,duration`, seconds.
     AzureFunctions2021,
@@ -100,7 +112,7 @@ impl Format {
     pub const fn columns(self) -> &'static [&'static str] {
         match self {
             Self::Weir => &["arrival_s", "function"],
-            Self::AzureFunctions2019 => &["HashOwner", "HashApp", "HashFunction", "Trigger"],
+            Self::AzureFunctions2019 => &["HashOwner", "HashApp", "HashFunction"],
             Self::AzureFunctions2021 => &["app", "func", "end_timestamp", "duration"],
             Self::AzureLlm2023 => &["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
             Self::Mooncake => &[],
@@ -113,11 +125,43 @@ impl Format {
         }
     }
 
+    /// Its name, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weir => "Weir's CSV",
+            Self::AzureFunctions2019 => "Azure Functions 2019",
+            Self::AzureFunctions2021 => "Azure Functions 2021",
+            Self::AzureLlm2023 => "Azure LLM 2023",
+            Self::Mooncake => "Mooncake",
+            Self::AlibabaRequests => "Alibaba GenTD26",
+            Self::TorporSamples => "Torpor's samples",
+        }
+    }
+
+    /// Whether it says how many requests there were in each minute, and not when each came.
+    #[must_use]
+    pub const fn has_counts(self) -> bool {
+        matches!(self, Self::AzureFunctions2019 | Self::TorporSamples)
+    }
+
     fn of_table(table: &Table) -> Option<Self> {
         Self::ALL.into_iter().find(|format| {
             let columns = format.columns();
-            !columns.is_empty() && columns.iter().all(|name| table.find(name).is_some())
+            !columns.is_empty()
+                && columns.iter().all(|name| table.find(name).is_some())
+                // Else it is the file of durations or of memory.
+                && (*format != Self::AzureFunctions2019 || minutes::has_minutes(table, *format))
         })
+    }
+
+    /// Returns its columns as an error lists them.
+    fn described(self) -> String {
+        let columns = self.columns().join(",");
+        match self {
+            Self::AzureFunctions2019 => columns + ",1,2 … (minutes)",
+            _ => columns,
+        }
     }
 }
 

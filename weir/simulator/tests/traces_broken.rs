@@ -7,7 +7,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use simulator::random::Streams;
 use simulator::traces::{
-    Format, LINE_MAX, Options, Problem, Series, Source, TraceError, open, recognise,
+    Format, LINE_MAX, Options, Problem, Series, Source, TraceError, UNPACKED_FREELY, UNPACKED_MAX,
+    open, recognise,
 };
 
 const FILES: [&str; 7] = [
@@ -49,6 +50,35 @@ fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).expect("it writes to memory");
     encoder.finish().expect("it writes to memory")
+}
+
+/// A file of a megabyte that unpacks to a gigabyte: it is left where it is seen, not when the memory is full.
+#[test]
+fn a_gzip_bomb_is_left_at_its_bound() {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder
+        .write_all(b"arrival_s,function\n")
+        .expect("it writes to memory");
+    let rows = b"0,f\n".repeat(1 << 18);
+    for _ in 0..1_000 {
+        encoder.write_all(&rows).expect("it writes to memory");
+    }
+    let bomb = encoder.finish().expect("it writes to memory");
+    let error = count(&bomb).expect_err("it is a bomb");
+    assert_eq!(
+        error.problem(),
+        &Problem::Unpacked {
+            ratio: UNPACKED_MAX,
+            freely: UNPACKED_FREELY
+        }
+    );
+    let line = error.line().expect("it says where");
+    assert!(line < 8 << 20, "of 262 million lines, {line} were read");
+    // What unpacks as freely as a trace does is read.
+    assert_eq!(
+        count(&packed(&[&b"arrival_s,function\n"[..], &rows].concat())),
+        Ok(1 << 18)
+    );
 }
 
 /// A row of a format, the first one after a good row, and what the error says.
@@ -284,15 +314,19 @@ fn broken_headings() {
         ),
         (
             "function,minute_1,minute_3\nf,1,2\n",
-            "FILE: line 1: the heading has no column minute_2, at its place",
+            "FILE: line 1: the heading has no column minute_2, but minute_3 after it",
         ),
         (
             "HashOwner,HashApp,HashFunction,Trigger\no,a,f,x\n",
-            "FILE: line 1: the heading has no column 1 (the first minute)",
+            "FILE: line 1: the heading is of no known format: \"HashOwner,HashApp,HashFunction,Trigger\"; one with these columns is needed",
         ),
         (
-            "HashOwner,HashApp,HashFunction,Trigger,1,2,extra\no,a,f,x,1,2,3\n",
-            "FILE: line 1: the heading has no column 3, at its place",
+            "HashOwner,HashApp,HashFunction,Trigger,1,4,2\no,a,f,x,1,2,3\n",
+            "FILE: line 1: the heading has no column 3, but 4 after it",
+        ),
+        (
+            "HashOwner,HashApp,HashFunction,1,2,02\no,a,f,1,2,3\n",
+            "FILE: line 1: the heading has the column 2 twice",
         ),
     ] {
         let found = error(text);

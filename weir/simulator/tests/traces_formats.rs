@@ -201,6 +201,30 @@ fn azure_functions_2019_with_memory_by_app() {
     assert_eq!(arrivals.len(), 5);
 }
 
+/// Mirrors of the trace leave `Trigger` out, and write columns in the order of a data frame.
+#[test]
+fn azure_functions_2019_by_the_names_of_its_columns() {
+    let published =
+        "HashOwner,HashApp,HashFunction,Trigger,1,2,3\no,a,f,http,1,0,2\no,a,g,timer,0,2,1\n";
+    let given = |text: &str| read(&Source::bytes("invocations", text.as_bytes()), &options());
+    let expected = given(published);
+    for other in [
+        "HashOwner,HashApp,HashFunction,1,2,3\no,a,f,1,0,2\no,a,g,0,2,1\n",
+        "3,HashFunction,1,Trigger,HashOwner,2,HashApp\n2,f,1,http,o,0,a\n1,g,0,timer,o,2,a\n",
+        "HashFunction,10,8,9,HashApp,HashOwner\nf,2,1,0,a,o\ng,1,0,2,a,o\n",
+    ] {
+        assert_eq!(given(other), expected, "{other}");
+    }
+    let durations = "HashOwner,HashApp,HashFunction,Average,Count\no,a,f,10,1\n";
+    let error = recognise(&Source::bytes("durations", durations.as_bytes())).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("HashOwner,HashApp,HashFunction,1,2 … (minutes)"),
+        "{error}"
+    );
+}
+
 /// Requests at random within a minute are uniform there, and each function has a stream of its own.
 #[test]
 fn random_placement_is_uniform() {

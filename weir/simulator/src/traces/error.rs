@@ -112,6 +112,22 @@ pub enum Problem {
         /// The bound.
         max: usize,
     },
+    /// There is more text than is read.
+    #[error("there are more than {max} bytes of text: at most that many are read")]
+    TextTooLong {
+        /// The bound.
+        max: u64,
+    },
+    /// A gzip file unpacks to far more than traces do.
+    #[error(
+        "the gzip stream unpacks to more than {ratio} times its size: at most that is read beyond the first {freely} bytes"
+    )]
+    Unpacked {
+        /// The bound.
+        ratio: u64,
+        /// What is read in any case.
+        freely: u64,
+    },
     /// From the first arrival to this it is too long.
     #[error("{column} is more than ten years after the first: at most that is allowed")]
     TooLate {

@@ -83,7 +83,7 @@ impl Table {
         let formats: Vec<String> = Format::ALL
             .iter()
             .filter(|format| !format.columns().is_empty())
-            .map(|format| format.columns().join(","))
+            .map(|format| format.described())
             .collect();
         self.lines.error(Problem::Heading {
             found: shortened(&self.heading.join(",")),

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::{LINE_MAX, Problem, TraceError};
+use super::{LINE_MAX, Problem, TEXT_MAX, TraceError, UNPACKED_FREELY, UNPACKED_MAX};
 
 const GZIP_MAGIC: [u8; 2] = [0x1F, 0x8B];
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -59,9 +60,67 @@ pub(super) fn first_byte(source: &Source) -> Result<Option<u8>, TraceError> {
     Ok(lines.line().bytes().next())
 }
 
+/// Returns the whole text of a file, plain or gzip, of at most `max` bytes.
+///
+/// # Errors
+/// A file that cannot be read, is longer, is no UTF-8, or whose gzip stream is broken or unpacks to too much.
+pub fn text(source: &Source, max: u64) -> Result<String, TraceError> {
+    let mut lines = Lines::open(source)?;
+    let mut text = String::new();
+    // Blank lines stay, so that a parser's line numbers are the file's.
+    loop {
+        lines.buffer = std::mem::take(&mut lines.line).into_bytes();
+        if !lines.fill()? {
+            return Ok(text);
+        }
+        let line = std::str::from_utf8(&lines.buffer).map_err(|error| {
+            let byte = error.valid_up_to() + 1;
+            lines.error(Problem::NotUtf8 { byte })
+        })?;
+        if text.len() as u64 + line.len() as u64 + 1 > max {
+            return Err(TraceError::new(
+                lines.file(),
+                None,
+                Problem::TextTooLong { max },
+            ));
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+}
+
+/// Counts what is read of a packed file.
+struct Counted {
+    input: Box<dyn BufRead + Send>,
+    read: Arc<AtomicU64>,
+}
+
+impl io::Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+impl BufRead for Counted {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        self.input.consume(count);
+    }
+}
+
 pub(super) struct Lines {
     input: Box<dyn BufRead + Send>,
     gzip: bool,
+    /// Of a gzip file, how many bytes of it were read so far.
+    packed: Arc<AtomicU64>,
+    /// Bytes of text so far.
+    unpacked: u64,
     file: Arc<str>,
     buffer: Vec<u8>,
     line: String,
@@ -89,12 +148,16 @@ impl Lines {
             .fill_buf()
             .map_err(unreadable)?
             .starts_with(&GZIP_MAGIC);
+        let packed = Arc::new(AtomicU64::new(0));
         if gzip {
-            input = Box::new(BufReader::new(MultiGzDecoder::new(input)));
+            let read = Arc::clone(&packed);
+            input = Box::new(BufReader::new(MultiGzDecoder::new(Counted { input, read })));
         }
         Ok(Self {
             input,
             gzip,
+            packed,
+            unpacked: 0,
             file,
             buffer: Vec::new(),
             line: String::new(),
@@ -160,6 +223,8 @@ impl Lines {
             self.buffer.extend_from_slice(part);
             let used = end.map_or(part.len(), |end| end + 1);
             self.input.consume(used);
+            self.unpacked += used as u64;
+            self.check_size()?;
             if end.is_some() {
                 break true;
             }
@@ -168,6 +233,24 @@ impl Lines {
             self.buffer.pop();
         }
         Ok(any)
+    }
+
+    /// Checks the bounds of text and of what a gzip file unpacks to.
+    fn check_size(&self) -> Result<(), TraceError> {
+        let problem = if self.unpacked > TEXT_MAX {
+            Problem::TextTooLong { max: TEXT_MAX }
+        } else if self.gzip
+            && self.unpacked > UNPACKED_FREELY
+            && self.unpacked / UNPACKED_MAX > self.packed.load(Ordering::Relaxed)
+        {
+            Problem::Unpacked {
+                ratio: UNPACKED_MAX,
+                freely: UNPACKED_FREELY,
+            }
+        } else {
+            return Ok(());
+        };
+        Err(self.error(problem))
     }
 
     fn reading(&self, error: &io::Error) -> Problem {

@@ -104,47 +104,63 @@ enum Name {
 /// Columns of a trace of counts.
 struct Columns {
     name: Name,
-    /// The first minute's; the others follow.
-    first: usize,
-    minutes: usize,
+    /// Those of the minutes, in the order of time.
+    minutes: Vec<usize>,
+}
+
+const fn prefix(format: Format) -> &'static str {
+    match format {
+        Format::TorporSamples => "minute_",
+        _ => "",
+    }
+}
+
+/// The minute of which a column is.
+fn minute(format: Format, name: &str) -> Option<u32> {
+    name.strip_prefix(prefix(format))?.parse().ok()
+}
+
+/// Whether a heading has any column of a minute.
+pub(super) fn has_minutes(table: &Table, format: Format) -> bool {
+    let mut names = table.heading().iter();
+    names.any(|name| minute(format, name).is_some())
 }
 
 fn columns(table: &Table, format: Format) -> Result<Columns, TraceError> {
-    let prefix = match format {
-        Format::TorporSamples => "minute_",
-        _ => "",
-    };
-    let minute = |name: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
     let name = match format {
         Format::TorporSamples => Name::One(table.need("function")?),
         _ => Name::Three(name_columns(table)?),
     };
+    let prefix = prefix(format);
     let heading = table.heading();
-    let Some(first) = heading.iter().position(|name| minute(name).is_some()) else {
+    let mut numbered: Vec<(u32, usize)> = heading
+        .iter()
+        .enumerate()
+        .filter_map(|(at, name)| Some((minute(format, name)?, at)))
+        .collect();
+    // "007" is a minute's column as well as "7".
+    numbered.sort_unstable();
+    let Some(&(begin, _)) = numbered.first() else {
         let column = format!("{prefix}1 (the first minute)");
         return Err(table.lines().error(Problem::ColumnMissing { column }));
     };
-    let begin = heading
-        .get(first)
-        .and_then(|name| minute(name))
-        .unwrap_or(0);
-    let minutes = heading.len() - first;
-    if minutes > MINUTES_MAX {
+    if numbered.len() > MINUTES_MAX {
         let (what, max) = ("minutes", MINUTES_MAX);
         return Err(table.lines().error(Problem::TooMany { what, max }));
     }
     // A minute that is left out would shift all that follow.
-    for (expected, found) in (begin..).zip(&heading[first..]) {
-        if minute(found) != Some(expected) {
-            let column = format!("{prefix}{expected}, at its place among the minutes");
+    for (expected, &(found, at)) in (begin..).zip(&numbered) {
+        if found < expected {
+            let column = format!("{prefix}{found}");
+            return Err(table.lines().error(Problem::ColumnTwice { column }));
+        }
+        if found != expected {
+            let column = format!("{prefix}{expected}, but {} after it", heading[at]);
             return Err(table.lines().error(Problem::ColumnMissing { column }));
         }
     }
-    Ok(Columns {
-        name,
-        first,
-        minutes,
-    })
+    let minutes = numbered.into_iter().map(|(_, at)| at).collect();
+    Ok(Columns { name, minutes })
 }
 
 pub(super) fn open(
@@ -226,7 +242,7 @@ fn row_counts(
     cells: &mut usize,
 ) -> Result<Vec<(u16, u32)>, TraceError> {
     let mut counts = Vec::new();
-    for (minute, column) in (0..).zip(columns.first..columns.first + columns.minutes) {
+    for (minute, &column) in (0..).zip(&columns.minutes) {
         let count = row.whole(column, COUNT_MAX)?;
         if count > 0 {
             counts.push((minute, count));

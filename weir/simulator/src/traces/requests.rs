@@ -7,8 +7,8 @@ use policy::Time;
 use super::lines::Source;
 use super::records::{Record, Records};
 use super::{
-    Arrival, FUNCTIONS_MAX, Format, FunctionInfo, LENGTH_MAX, Problem, SORTED_MAX, TraceError,
-    Workload,
+    Arrival, FUNCTIONS_MAX, Format, FunctionInfo, LENGTH_MAX, Problem, ROWS_MAX, SORTED_MAX,
+    TraceError, Workload,
 };
 
 type Ids = BTreeMap<Box<str>, u32>;
@@ -137,6 +137,10 @@ fn check(source: &Source, format: Format, sorts: bool) -> Result<Check, TraceErr
         }
         before = record.at;
         check.rows += 1;
+        if check.rows > ROWS_MAX {
+            let (what, max) = ("rows", usize::try_from(ROWS_MAX).unwrap_or(usize::MAX));
+            return Err(records.error(Problem::TooMany { what, max }));
+        }
         check.first = check.first.min(record.at);
         last = last.max(record.at);
         if last.abs_diff(check.first) > LENGTH_MAX {
