@@ -2,7 +2,7 @@
 //!
 //! One HTML file: no script, nothing fetched (its own policy forbids it), drawings in the page itself. Every drawing is
 //! there twice, for wide and for narrow pages; the style shows one. All text is escaped, also in attributes. The same
-//! [`Report`] gives the same bytes; the date is the caller's.
+//! [`Report`] gives the same bytes, its date among them, which is the caller's.
 //!
 //! | part | what |
 //! |---|---|
@@ -79,6 +79,8 @@ pub enum Part {
     Figures(Vec<Figure>),
     /// Rows.
     Table(Table),
+    /// Rows that are folded away behind a line of this text, until they are asked for.
+    Folded(String, Table),
     /// Latencies.
     Latencies(Latencies),
     /// A share over load.
@@ -121,7 +123,7 @@ impl Report {
         }
         page.close();
         page.open("footer", &[]);
-        let simulated = "Virtual time: Weir's own decisions, driven by events. The same scenario and seeds give the same page on every machine.";
+        let simulated = "Virtual time: Weir's own decisions, driven by events. The same scenario and seeds give the same page on every machine, but for its date.";
         let text = if self.footer.is_empty() {
             simulated
         } else {
@@ -222,6 +224,12 @@ impl Section {
             match part {
                 Part::Figures(figures) => draw_figures(page, figures),
                 Part::Table(table) => table.draw(page),
+                Part::Folded(summary, table) => {
+                    page.open("details", &[]);
+                    page.element("summary", &[], summary);
+                    table.draw(page);
+                    page.close();
+                }
                 Part::Latencies(latencies) => latencies.draw(page),
                 Part::Attainment(attainment) => attainment.draw(page),
                 Part::Slots(slots) => slots.draw(page),

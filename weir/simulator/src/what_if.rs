@@ -37,7 +37,7 @@ pub mod sweep;
 pub mod table;
 pub mod verdict;
 
-pub use answer::{Answer, FunctionAnswer, Runs};
+pub use answer::{Answer, FunctionAnswer, Outcome, Runs};
 pub use cluster::Cluster;
 pub use functions::Functions;
 pub use limit::{Binding, Limit};

@@ -177,6 +177,7 @@ fn parts_without_anything_in_them_are_drawn() {
             load_unit: Unit::Count,
             share_name: String::new(),
             mark: None,
+            chosen: Some((f64::NAN, "nowhere".to_owned())),
             lines: Vec::new(),
         }),
         Part::Slots(Slots {
@@ -221,6 +222,7 @@ fn one_value_alone_is_drawn() {
             load_unit: Unit::Ratio,
             share_name: String::new(),
             mark: Some((2.0, "beyond".to_owned())),
+            chosen: None,
             lines: vec![Line {
                 name: String::new(),
                 points: vec![(1.0, Interval::of(&[1.0, 0.0]).unwrap())],

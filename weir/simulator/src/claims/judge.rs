@@ -180,7 +180,7 @@ impl Claim {
             return Err(JudgeError::NoSeeds(self.id.clone()));
         };
         let interval = match Interval::of(&values) {
-            Ok(interval) => Some(interval),
+            Ok(interval) => Some(interval.within(f64::NEG_INFINITY, self.most(run))),
             Err(SeedsError::NotFinite(at)) => {
                 let seed = run.by_seed.keys().nth(at).copied().unwrap_or_default();
                 let id = self.id.clone();
@@ -210,6 +210,20 @@ impl Claim {
             held,
             why,
         })
+    }
+
+    /// Returns the most that the number can be: an interval over few seeds may reach beyond.
+    fn most(&self, run: &Run) -> f64 {
+        match self.unit {
+            Unit::Percent => 100.0,
+            Unit::Share => 1.0,
+            Unit::Functions => run
+                .parameters
+                .get("functions")
+                .and_then(|functions| functions.parse().ok())
+                .unwrap_or(f64::INFINITY),
+            _ => f64::INFINITY,
+        }
     }
 
     fn structural(&self, held: Held) -> (bool, String) {

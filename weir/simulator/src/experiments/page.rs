@@ -57,7 +57,8 @@ fn attainment(spec: &Spec, matrix: &Matrix) -> Attainment {
             .filter_map(|&functions| {
                 let values = matrix.by_seed(rule, functions, Figure::CompliantPercent);
                 let shares: Vec<f64> = values.iter().map(|percent| percent / 100.0).collect();
-                Some((f64::from(functions), Interval::of(&shares).ok()?))
+                let interval = Interval::of(&shares).ok()?;
+                Some((f64::from(functions), interval.within(0.0, 1.0)))
             })
             .collect(),
     });
@@ -67,6 +68,7 @@ fn attainment(spec: &Spec, matrix: &Matrix) -> Attainment {
         load_unit: Unit::Functions,
         share_name: "keep their objective".to_owned(),
         mark: None,
+        chosen: None,
         lines: lines.filter(|line| !line.points.is_empty()).collect(),
     }
 }
@@ -84,7 +86,14 @@ fn table(spec: &Spec, matrix: &Matrix) -> Table {
             for (figure, _, unit) in COLUMNS {
                 let values = matrix.by_seed(rule, functions, figure);
                 row.push(match (Interval::of(&values), values.first()) {
-                    (Ok(interval), _) => Cell::Interval(interval, unit),
+                    (Ok(interval), _) => {
+                        let most = match unit {
+                            Unit::Functions => f64::from(functions),
+                            Unit::Percent => 100.0,
+                            _ => f64::INFINITY,
+                        };
+                        Cell::Interval(interval.within(0.0, most), unit)
+                    }
                     (Err(_), Some(&value)) => Cell::Number(value, unit),
                     (Err(_), None) => Cell::Nothing,
                 });

@@ -19,6 +19,8 @@ pub struct Attainment {
     pub share_name: String,
     /// A share to compare with, and what it is called.
     pub mark: Option<(f64, String)>,
+    /// A load that is pointed out, and what it is called.
+    pub chosen: Option<(f64, String)>,
     /// One for each policy.
     pub lines: Vec<Line>,
 }
@@ -147,6 +149,11 @@ impl Attainment {
             let path = format!("M{} {}H{}", px(left), px(y), px(right));
             page.leaf("path", &[("class", "mark"), ("d", &path)]);
         }
+        if let Some((load, _)) = &self.chosen {
+            let x = px(frame.x.at(*load));
+            let path = format!("M{x} {}V{}", px(top - 6.0), px(bottom));
+            page.leaf("path", &[("class", "objective"), ("d", &path)]);
+        }
         for (look, line) in self.lines.iter().enumerate() {
             band(page, look, line, &frame);
         }
@@ -162,8 +169,22 @@ impl Attainment {
                 self.dot(page, look, &frame, (*load, share), &of.name);
             }
         }
+        if let Some((load, name)) = &self.chosen {
+            // Beside the line on the side that has more room.
+            let x = frame.x.at(*load);
+            let is_left = x > f64::midpoint(left, right);
+            let (class, x) = if is_left {
+                ("halo end", x - 7.0)
+            } else {
+                ("halo", x + 7.0)
+            };
+            label(page, class, x, bottom - 10.0, name);
+        }
         if let Some((share, name)) = &self.mark {
-            label(page, "halo", left + 6.0, frame.y.at(*share) - 7.0, name);
+            // Above the line it would be among the lines of shares near all.
+            let y = frame.y.at(*share);
+            let y = if *share > 0.9 { y + 17.0 } else { y - 7.0 };
+            label(page, "halo", left + 6.0, y, name);
         }
     }
 

@@ -79,6 +79,16 @@ impl Interval {
         })
     }
 
+    /// Returns the same with ends that are within what values can be at all: the interval of few seeds may reach beyond. The mean stays.
+    #[must_use]
+    pub fn within(self, least: f64, most: f64) -> Self {
+        Self {
+            low: self.low.max(least.min(self.mean)),
+            high: self.high.min(most.max(self.mean)),
+            ..self
+        }
+    }
+
     /// Whether a value between `from` and `to` is in it.
     #[must_use]
     pub fn meets(&self, from: f64, to: f64) -> bool {

@@ -79,10 +79,24 @@ impl Unit {
         }
     }
 
-    /// Two numbers, with the unit once where they share it: "432 to 528 functions".
+    /// Two numbers, with the unit once where they share it: "432 to 528 functions". Numbers that are written alike are written once; of
+    /// shares from 99 % on, as "≥ 99.9 %", which is no more than the lower one.
     #[must_use]
     pub fn write_range(self, low: f64, high: f64) -> String {
+        let per_cent = match self {
+            Self::Share => Some(low * 100.0),
+            Self::Percent => Some(low),
+            _ => None,
+        };
         let (low, high) = (self.write(low), self.write(high));
+        if low == high {
+            return match per_cent {
+                Some(low) if (99.0..100.0).contains(&low) => {
+                    format!("≥ {}", percent(libm::floor(low * 10.0) / 10.0))
+                }
+                _ => low,
+            };
+        }
         let unit = |text: &str| {
             let numeric = |c: char| c.is_ascii_digit() || "−,.e-".contains(c);
             text.trim_start_matches(numeric).len()
@@ -199,7 +213,12 @@ mod tests {
                 "900 µs to 1.10 ms",
             ),
             (Unit::Holds, 0.0, 1.0, "no to yes"),
-            (Unit::Holds, 1.0, 1.0, "yes to yes"),
+            (Unit::Holds, 1.0, 1.0, "yes"),
+            (Unit::Share, 0.9991, 0.9994, "≥ 99.9 %"),
+            (Unit::Percent, 99.88, 99.93, "≥ 99.8 %"),
+            (Unit::Share, 0.432_1, 0.432_2, "43.2 %"),
+            (Unit::Share, 1.0, 1.0, "100.0 %"),
+            (Unit::Share, 0.998, 1.0, "99.8 to 100.0 %"),
         ] {
             assert_eq!(unit.write_range(low, high), text);
         }

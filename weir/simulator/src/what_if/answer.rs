@@ -1,5 +1,7 @@
 //! What came of a run: of each function and of the whole.
 
+use std::cmp::Ordering;
+
 use policy::Span;
 use serde::Serialize;
 
@@ -9,6 +11,19 @@ use crate::statistics::{Histogram, Interval, Timeline};
 
 /// Shares are counts divided by counts.
 pub(super) const ROUNDING: f64 = 1e-12;
+
+/// Whether every function keeps its objective, as far as the seeds say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Each does at the worse end of its interval over seeds.
+    Yes,
+    /// None is sure to miss, and some are undecided: their interval meets what is asked. Nine of ten functions are sure to keep theirs, or
+    /// all that are undecided keep it on average.
+    Probably,
+    /// One misses at the better end of its interval as well, too few are sure, or it was stopped.
+    No,
+}
 
 /// What came of a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -92,6 +107,11 @@ pub struct Answer {
     pub functions_called: usize,
     /// Of them, those that keep their objective at the lower end of their interval.
     pub functions_keeping: usize,
+    /// Of the others, those whose interval meets their objective's percentile: more seeds may settle it.
+    pub functions_undecided: usize,
+    /// Of the undecided, those that keep their objective on average.
+    #[serde(skip)]
+    pub functions_keeping_on_average: usize,
     /// The share of time that GPUs are taken.
     pub gpu_busy: Interval,
     /// The share of taken time that loads add to execution.
@@ -141,8 +161,56 @@ pub struct Detail {
 impl Answer {
     /// Whether every function keeps its objective.
     #[must_use]
-    pub const fn holds(&self) -> bool {
-        !self.stopped && self.functions_keeping == self.functions_called
+    pub fn holds(&self) -> bool {
+        self.outcome() == Outcome::Yes
+    }
+
+    /// Returns how sure it is that every function keeps its objective.
+    #[must_use]
+    pub const fn outcome(&self) -> Outcome {
+        if self.stopped {
+            Outcome::No
+        } else if self.functions_keeping == self.functions_called {
+            Outcome::Yes
+        } else if self.functions_keeping + self.functions_undecided == self.functions_called
+            && (self.functions_keeping * 10 >= self.functions_called * 9
+                || self.functions_keeping_on_average == self.functions_undecided)
+        {
+            Outcome::Probably
+        } else {
+            Outcome::No
+        }
+    }
+}
+
+impl Answer {
+    /// Returns which of two answers is the better one to give, as `Less`: what holds before what probably does before what does not;
+    /// of those, the fewest GPUs, then the highest rate, then the least of what else was swept; of those that do not, the most functions
+    /// that keep their objective or may, then the most requests in time, then by the same.
+    #[must_use]
+    pub fn order(&self, other: &Self) -> Ordering {
+        let rank = |own: &Self| (own.stopped, own.outcome());
+        let by_cost = || {
+            let rate = other.rate_scale.total_cmp(&self.rate_scale);
+            let memory = self.models_gb.total_cmp(&other.models_gb);
+            let link = self.host_gb_per_s.total_cmp(&other.host_gb_per_s);
+            self.gpus
+                .cmp(&other.gpus)
+                .then(rate)
+                .then(memory)
+                .then(link)
+        };
+        let by_nearness = || {
+            let near = |own: &Self| own.functions_keeping + own.functions_undecided;
+            let in_time = other.attainment.mean.total_cmp(&self.attainment.mean);
+            near(other).cmp(&near(self)).then(in_time)
+        };
+        rank(self)
+            .cmp(&rank(other))
+            .then_with(|| match self.outcome() {
+                Outcome::Yes | Outcome::Probably => by_cost(),
+                Outcome::No => by_nearness().then_with(by_cost),
+            })
     }
 }
 
@@ -154,24 +222,9 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// One more. It is the one to show if it is better than the one so far: every objective holds, with fewer GPUs or
-    /// at a higher rate; where none holds, more functions keep theirs, then more requests are in time.
+    /// One more. It is the one to show if it is the better answer ([`Answer::order`]).
     pub fn push(&mut self, mut answer: Answer) {
-        let better = self.shown().is_none_or(|shown| {
-            let key = |own: &Answer| {
-                let fewer = if own.holds() { u32::MAX - own.gpus } else { 0 };
-                (own.holds(), fewer, own.functions_keeping)
-            };
-            let finer = |own: &Answer| {
-                if own.holds() {
-                    own.rate_scale
-                } else {
-                    own.attainment.low
-                }
-            };
-            let order = key(&answer).cmp(&key(shown));
-            order.then(finer(&answer).total_cmp(&finer(shown))).is_gt()
-        });
+        let better = self.shown().is_none_or(|shown| answer.order(shown).is_lt());
         if better {
             if let Some(shown) = self.shown.and_then(|at| self.answers.get_mut(at)) {
                 shown.detail.forget();

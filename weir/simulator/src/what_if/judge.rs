@@ -205,6 +205,8 @@ pub(super) fn judge(
         keeping: Interval::one(part(keeping as u64, functions_called as u64)),
         functions_called,
         functions_keeping: keeping,
+        functions_undecided: 0,
+        functions_keeping_on_average: 0,
         gpu_busy: Interval::one(gpu_busy),
         gpu_swapping,
         slots_mean: gpu_busy * f64::from(gpus),

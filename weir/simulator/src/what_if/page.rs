@@ -2,7 +2,7 @@
 
 mod plots;
 
-use super::answer::{Answer, Runs};
+use super::answer::{Answer, Outcome, Runs};
 use super::sweep::Axis;
 use super::table::{money, number, short, value, worst_first};
 use super::verdict::Arrivals;
@@ -20,7 +20,7 @@ pub fn sections(runs: &Runs, axis: Option<Axis>, arrivals: Arrivals) -> Vec<Sect
     };
     let mut sections = vec![evidence(runs, shown, arrivals)];
     if runs.answers().len() > 1 {
-        sections.push(sweep(runs.answers(), axis));
+        sections.push(sweep(runs.answers(), axis, shown));
     }
     sections.push(plots::latencies(shown));
     sections.push(plots::slots(shown));
@@ -42,6 +42,14 @@ pub(super) fn seeds(count: usize) -> String {
     match count {
         1 => "one seed".to_owned(),
         many => format!("each of {many} seeds"),
+    }
+}
+
+/// "" or " under all 10 seeds".
+fn all_seeds(own: &Answer) -> String {
+    match own.seeds {
+        0 | 1 => String::new(),
+        many => format!(" under all {many} seeds"),
     }
 }
 
@@ -95,7 +103,11 @@ fn evidence(runs: &Runs, shown: &Answer, arrivals: Arrivals) -> Section {
             "what loads add to taken time",
             shown.gpu_swapping,
             Unit::Share,
-            format!("{} loads", Unit::Count.write(number(shown.loads))),
+            format!(
+                "{} loads{}",
+                Unit::Count.write(number(shown.loads)),
+                all_seeds(shown)
+            ),
         ),
     ];
     if let Some(hour) = shown.cost_per_hour {
@@ -123,7 +135,28 @@ fn evidence(runs: &Runs, shown: &Answer, arrivals: Arrivals) -> Section {
     }
 }
 
-fn sweep(answers: &[Answer], axis: Option<Axis>) -> Section {
+/// What the answer at the value that is pointed out is.
+const fn called(own: &Answer) -> &'static str {
+    match own.outcome() {
+        Outcome::Yes => "enough",
+        Outcome::Probably => "probably enough",
+        Outcome::No => "nearest, not enough",
+    }
+}
+
+/// The percentile of all functions' objectives, if they have the same.
+fn common_percentile(answers: &[Answer]) -> Option<f64> {
+    let mut all = answers.iter().flat_map(|own| &own.functions);
+    let first = all.next()?.percentile;
+    all.all(|own| own.percentile == first).then_some(first)
+}
+
+fn sweep(answers: &[Answer], axis: Option<Axis>, shown: &Answer) -> Section {
+    // Under several rules each has a value of its own.
+    let chosen = answers
+        .iter()
+        .all(|own| own.rule == shown.rule)
+        .then_some(shown);
     let mut rules: Vec<&str> = answers.iter().map(|own| own.rule).collect();
     rules.sort_unstable();
     rules.dedup();
@@ -187,7 +220,14 @@ fn sweep(answers: &[Answer], axis: Option<Axis>) -> Section {
             load_name: load_name.clone(),
             load_unit: Unit::Plain,
             share_name: share_name.to_owned(),
-            mark: None,
+            mark: common_percentile(answers).map(|percent| {
+                let name = format!("{percent} %: the objectives' percentile");
+                (percent / 100.0, name)
+            }),
+            chosen: chosen.map(|own| {
+                let at = value(own, axis);
+                (at, format!("{}: {}", Unit::Plain.write(at), called(own)))
+            }),
             lines,
         }));
     }
@@ -229,14 +269,16 @@ fn functions(shown: &Answer) -> Section {
             Cell::Number(own.billed_gpu_s * 1e9, Unit::Nanoseconds),
         ]
     };
-    let text = if order.len() > ROWS {
-        format!("The {ROWS} worst of {}.", order.len())
-    } else {
-        String::new()
-    };
+    let mut text = Vec::new();
+    if order.len() > ROWS {
+        text.push(format!("The {ROWS} worst of {}.", order.len()));
+    }
+    if shown.seeds > 1 {
+        text.push(format!("Requests are those of all {} seeds.", shown.seeds));
+    }
     Section {
         title: "Functions".to_owned(),
-        text,
+        text: text.join(" "),
         parts: vec![Part::Table(Table {
             title: "By function, those that miss their objective first".to_owned(),
             columns: vec![

@@ -46,12 +46,7 @@ fn interval(values: &[f64]) -> Option<Interval> {
     match values {
         [] => None,
         [one] => Some(Interval::one(*one)),
-        // Shares: the interval of few seeds may reach beyond what there is.
-        more => Interval::of(more).ok().map(|own| Interval {
-            low: own.low.max(0.0),
-            high: own.high.min(1.0),
-            ..own
-        }),
+        more => Interval::of(more).ok().map(|own| own.within(0.0, 1.0)),
     }
 }
 
@@ -153,6 +148,12 @@ impl Seeds {
         all.notes.extend(rare(&all.functions));
         let called = all.functions.iter().filter(|own| own.requests > 0);
         all.functions_keeping = called.clone().filter(|own| own.keeps).count();
+        all.functions_undecided = called.clone().filter(|own| own.is_open()).count();
+        let on_average = |own: &&FunctionAnswer| {
+            let share = own.attainment.map_or(0.0, |share| share.mean);
+            own.is_open() && share >= own.percentile / 100.0 - ROUNDING
+        };
+        all.functions_keeping_on_average = called.clone().filter(on_average).count();
         all.functions_called = called.count();
         let limits: Vec<(Limit, u64)> = all
             .functions

@@ -38,6 +38,26 @@ pub enum SweepError {
     /// It is no `key=range`.
     #[error("{0:?} is not KEY=FROM..TO, KEY=FROM..TO..STEP or KEY=ONE,OTHER; as in gpus=1..16")]
     Form(String),
+    /// It falls.
+    #[error(
+        "{key}={from}..{to} begins at {from} and ends at {to}: a range that rises is needed, as {key}={to}..{from}"
+    )]
+    Falls {
+        /// Which.
+        key: &'static str,
+        /// Its begin.
+        from: String,
+        /// Its end.
+        to: String,
+    },
+    /// The step is no number above 0.
+    #[error("the step of {key} is {step}: a number above 0 is needed")]
+    Step {
+        /// Which.
+        key: &'static str,
+        /// What it is.
+        step: String,
+    },
     /// There is no such key.
     #[error("{0:?} cannot be swept: gpus, nodes, models-gb, host-gb-per-s or rate-scale can")]
     Key(String),
@@ -147,8 +167,18 @@ impl Sweep {
             };
             // Checked as a whole: an endless range has no first value that is wrong.
             let (from, to) = (axis.check(from)?, axis.check(to)?);
-            if from > to || !(step.is_finite() && step > 0.0) {
-                return Err(form());
+            if from > to {
+                return Err(SweepError::Falls {
+                    key: axis.name(),
+                    from: from.to_string(),
+                    to: to.to_string(),
+                });
+            }
+            if !(step.is_finite() && step > 0.0) {
+                return Err(SweepError::Step {
+                    key: axis.name(),
+                    step: step.to_string(),
+                });
             }
             let mut at = 0.0;
             // Not by adding up, so that 0.1 stays 0.1; a last step that rounding has lost is taken.
@@ -220,8 +250,11 @@ mod tests {
         for (text, said) in [
             ("gpus", "KEY=FROM..TO"),
             ("gpus=", "KEY=FROM..TO"),
-            ("gpus=4..1", "KEY=FROM..TO"),
-            ("gpus=1..2..0", "KEY=FROM..TO"),
+            (
+                "gpus=4..1",
+                "begins at 4 and ends at 1: a range that rises is needed, as gpus=1..4",
+            ),
+            ("gpus=1..2..0", "the step of gpus is 0: a number above 0"),
             ("gpus=1..2..3..4", "KEY=FROM..TO"),
             ("slots=1..2", "\"slots\" cannot be swept: gpus, nodes"),
             ("gpus=0..4", "gpus is 0: a whole number from 1 to 64"),

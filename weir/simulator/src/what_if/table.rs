@@ -70,31 +70,34 @@ pub fn value(own: &Answer, axis: Option<Axis>) -> f64 {
 #[must_use]
 pub fn summary(own: &Answer) -> String {
     let mut text = format!(
-        "{}: {} requests in {} counted{}, {} in time; {} of {} functions keep their objectives.\n",
+        "{}: {} requests counted {}, {} in time; {} of {} functions keep their objectives.\n",
         own.rule,
         Unit::Count.write(number(own.requests)),
-        Unit::Nanoseconds.write(own.counted_s * 1e9),
-        if own.seeds > 1 {
-            format!(" under each of {} seeds", own.seeds)
-        } else {
-            String::new()
-        },
+        counted(own),
         share(own.attainment),
         own.functions_keeping,
         own.functions_called,
     );
     text.push_str(&format!(
-        "GPUs: {} of {} taken on average, {} at most; loads add {} of the time they are taken ({} loads, {} evictions).\n",
+        "GPUs: {} of {} taken on average, {} at most; loads add {} of the time they are taken ({} loads, {} evictions{}).\n",
         Unit::Plain.write(own.slots_mean),
         own.gpus,
         own.slots_peak,
         Unit::Share.write(own.gpu_swapping),
         Unit::Count.write(number(own.loads)),
         Unit::Count.write(number(own.evictions)),
+        if own.seeds > 1 {
+            format!(" under all {} seeds", own.seeds)
+        } else {
+            String::new()
+        },
     ));
     text.push_str(&format!(
-        "Cost: {:.3} GPU hours, of which functions would be charged {:.3}",
-        own.gpu_hours, own.billed_gpu_hours
+        "Cost{}: {:.3} GPU hours; functions would be charged {:.3}, for time taken and a tenth of the time that their models wait in host \
+         memory",
+        if own.seeds > 1 { " of a run" } else { "" },
+        own.gpu_hours,
+        own.billed_gpu_hours
     ));
     if let (Some(cost), Some(hour)) = (own.cost, own.cost_per_hour) {
         text.push_str(&format!(
@@ -109,6 +112,16 @@ pub fn summary(own: &Answer) -> String {
         text.push_str("Stopped before the end: this is of the time until then.\n");
     }
     text
+}
+
+/// "in 1.20 s", "in 10 runs of 1.20 s each, one a seed".
+fn counted(own: &Answer) -> String {
+    let time = Unit::Nanoseconds.write(own.counted_s * 1e9);
+    if own.seeds > 1 {
+        format!("in {} runs of {time} each, one a seed", own.seeds)
+    } else {
+        format!("in {time}")
+    }
 }
 
 /// The functions of a run, worst first.

@@ -1,12 +1,18 @@
 //! The answer: one sentence for each rule, before everything that it rests on.
 //!
-//! **What holds.** A point holds if each function's percentile is kept at the lower end of the 95 % interval of its
-//! attainment over seeds. What is kept on average and not at that end is *open*: more seeds or a longer window settle it.
+//! **What holds.** A point is *yes* if each function's percentile is kept at the lower end of the 95 % interval of its
+//! attainment over seeds; and *probably* if no function misses it at the upper end as well, but some are undecided: their interval meets the
+//! percentile, so more seeds settle it. Then nine of ten functions are sure, or all that are undecided keep it on average. Else it is
+//! *no*.
+//!
+//! **One value.** What was swept has one value that is answered: the least that is yes, or of none the least that is probably,
+//! or of none the one that is nearest to it ([`Answer::order`]). The page and the tables show the same one.
+
+mod next;
 
 use serde::Serialize;
 
-use super::answer::Answer;
-use super::cluster::GPUS_MAX;
+use super::answer::{Answer, Outcome};
 use super::limit::Limit;
 use super::sweep::Axis;
 use super::table::value;
@@ -40,21 +46,25 @@ impl Arrivals {
 pub struct Verdict {
     /// Which.
     pub rule: &'static str,
-    /// Whether any point holds.
+    /// Of the value that is answered.
+    pub outcome: Outcome,
+    /// Whether the outcome is yes.
     pub holds: bool,
-    /// The value of what was swept with which it does: the most of `rate-scale`, the least of everything else; of a single run
-    /// its GPUs.
+    /// The value of what was swept that is answered: of those that are yes, else probably, the most of `rate-scale`, the least of
+    /// everything else; of a single run its GPUs. None where all are no.
     pub value: Option<f64>,
     /// GPUs in all at that value.
     pub gpus: Option<u32>,
     /// What they cost an hour.
     pub cost_per_hour: Option<f64>,
-    /// What binds: at that value, at the next one that does not hold, or where most functions keep their objective.
+    /// What binds: at that value, at the next one that does not hold, or at the one that is nearest to holding.
     pub binds: Limit,
     /// All that in a sentence.
     pub sentence: String,
     /// What stands in the way one step further, and what makes the answer less sure; may be empty.
     pub more: String,
+    /// Options of the command that would settle what this one leaves open; may be empty.
+    pub next: String,
 }
 
 /// For each rule, in the order in which they were run; `axis`: what was swept.
@@ -83,86 +93,83 @@ fn of(answers: &[&Answer], axis: Option<Axis>) -> Verdict {
     let whole: Vec<&Answer> = answers.iter().copied().filter(|own| !own.stopped).collect();
     // What was stopped says nothing beside what was not.
     let answers = if whole.is_empty() { answers } else { &whole };
-    let at = match axis {
-        Some(Axis::RateScale) => answers.iter().rposition(|own| own.holds()),
-        _ => answers.iter().position(|own| own.holds()),
-    };
-    let best = at.map(|at| answers[at]);
-    // What does not hold although it is the next, one step short of enough.
-    let short = at.and_then(|at| match axis {
-        Some(Axis::RateScale) => answers.get(at + 1).copied(),
-        _ => answers.get(at.checked_sub(1)?).copied(),
-    });
-    let shown = best.or_else(|| {
-        let keeping = |own: &&Answer| (own.functions_keeping, std::cmp::Reverse(own.gpus));
-        answers.iter().copied().max_by_key(keeping)
-    });
-    let Some(shown) = shown else {
+    let Some(at) = (0..answers.len()).min_by(|&one, &other| answers[one].order(answers[other]))
+    else {
         unreachable!("a rule without runs is not asked for");
     };
-    let (sentence, more) = match (axis, best) {
+    let shown = answers[at];
+    let outcome = shown.outcome();
+    // What does not hold although it is the next, one step short of enough.
+    let short = match axis {
+        _ if outcome == Outcome::No => None,
+        None => None,
+        Some(Axis::RateScale) => answers.get(at + 1).copied(),
+        Some(_) => at.checked_sub(1).and_then(|at| answers.get(at)).copied(),
+    };
+    let (sentence, more) = match (axis, outcome) {
         _ if shown.stopped => (
             "No answer: it was stopped before the end of the first run.".to_owned(),
             String::new(),
         ),
         (None, _) => single(shown),
-        (Some(axis), Some(best)) => enough(answers, axis, best, short),
-        (Some(axis), None) => never(answers, axis, shown),
+        (Some(axis), Outcome::Yes) => enough(answers, axis, shown, short),
+        (Some(axis), Outcome::Probably) => perhaps(answers, axis, shown, short),
+        (Some(axis), Outcome::No) => never(answers, axis, shown),
     };
+    let next = if shown.stopped {
+        String::new()
+    } else {
+        next::options(answers, axis, at)
+    };
+    let is_answered = outcome != Outcome::No && !shown.stopped;
     Verdict {
         rule: shown.rule,
-        holds: best.is_some(),
-        value: best.map(|own| value(own, axis)),
-        gpus: best.map(|own| own.gpus),
-        cost_per_hour: best.and_then(|own| own.cost_per_hour),
+        outcome,
+        holds: shown.holds(),
+        value: is_answered.then(|| value(shown, axis)),
+        gpus: is_answered.then_some(shown.gpus),
+        cost_per_hour: shown.cost_per_hour.filter(|_| is_answered),
         binds: short.unwrap_or(shown).binding.limit,
         sentence,
-        more,
+        more: join(&[&more, &next::sentence(&next)]),
+        next,
     }
 }
 
+/// Sentences with spaces between.
+fn join(sentences: &[&str]) -> String {
+    let each = sentences.iter().map(|own| own.trim());
+    let each: Vec<&str> = each.filter(|own| !own.is_empty()).collect();
+    each.join(" ")
+}
+
 fn single(own: &Answer) -> (String, String) {
-    if own.holds() {
-        let sentence = format!(
-            "Yes: {} {} {}{}.",
-            gpus(own),
-            if own.gpus == 1 { "holds" } else { "hold" },
-            all_objectives(own),
-            costs(own),
-        );
-        let fewer = if own.gpus_per_node > 1 {
-            format!(
-                " --sweep gpus=1..{} tells whether fewer do.",
-                own.gpus_per_node
-            )
-        } else {
-            String::new()
-        };
-        let busy = Unit::Share.write(own.gpu_busy.mean);
-        return (
-            sentence,
-            format!("GPUs are taken {busy} of the time.{fewer}"),
-        );
+    match own.outcome() {
+        Outcome::Yes => {
+            let sentence = format!(
+                "Yes: {} {} {}{}.",
+                gpus(own),
+                if own.gpus == 1 { "holds" } else { "hold" },
+                all_objectives(own),
+                costs(own),
+            );
+            let busy = Unit::Share.write(own.gpu_busy.mean);
+            (sentence, format!("GPUs are taken {busy} of the time."))
+        }
+        Outcome::Probably => (
+            format!("Probably: {} {}{}.", gpus(own), undecided(own), costs(own)),
+            String::new(),
+        ),
+        Outcome::No => {
+            let sentence = format!(
+                "No: {} {} not hold every objective; what binds is {}.",
+                gpus(own),
+                if own.gpus == 1 { "does" } else { "do" },
+                own.binding.limit.name(),
+            );
+            (sentence, join(&[&own.binding.sentence, &open(own)]))
+        }
     }
-    let sentence = format!(
-        "No: {} {} not hold every objective; what binds is {}.",
-        gpus(own),
-        if own.gpus == 1 { "does" } else { "do" },
-        own.binding.limit.name(),
-    );
-    let most = (own.gpus_per_node * 4).min(GPUS_MAX);
-    let more = if own.binding.limit == Limit::Objective || most == own.gpus_per_node {
-        String::new()
-    } else {
-        format!(
-            " --sweep gpus={}..{most} tells whether more are enough.",
-            own.gpus_per_node
-        )
-    };
-    (
-        sentence,
-        format!("{}{}{more}", own.binding.sentence.trim_end(), open(own)),
-    )
 }
 
 fn range(answers: &[&Answer], axis: Axis) -> String {
@@ -181,13 +188,47 @@ fn never(answers: &[&Answer], axis: Axis, shown: &Answer) -> (String, String) {
         axis.title(),
         shown.binding.limit.name(),
     );
-    let more = format!(
-        "Best is {}: {}{}",
+    let nearest = format!(
+        "Nearest is {}, with {} of {} functions that keep their objective and {} of requests in time:",
         named(shown, axis),
-        shown.binding.sentence.trim_end(),
-        open(shown)
+        shown.functions_keeping,
+        shown.functions_called,
+        Unit::Share.write(shown.attainment.mean),
     );
-    (sentence, more)
+    (
+        sentence,
+        join(&[&nearest, &shown.binding.sentence, &open(shown)]),
+    )
+}
+
+/// No value is sure, and one is not ruled out.
+fn perhaps(
+    answers: &[&Answer],
+    axis: Axis,
+    best: &Answer,
+    short: Option<&Answer>,
+) -> (String, String) {
+    let sentence = format!(
+        "Probably {}: {}{}; of {} none is sure.",
+        named(best, axis),
+        undecided(best),
+        costs(best),
+        range(answers, axis),
+    );
+    (
+        sentence,
+        short.map_or_else(String::new, |short| below(short, axis)),
+    )
+}
+
+/// What binds one step short of what is answered.
+fn below(short: &Answer, axis: Axis) -> String {
+    let what = format!(
+        "With {} what binds is {}:",
+        named(short, axis),
+        short.binding.limit.name()
+    );
+    join(&[&what, &short.binding.sentence, &open(short)])
 }
 
 fn enough(
@@ -215,13 +256,17 @@ fn enough(
         range(answers, axis),
     );
     let mut more = match short {
-        Some(short) => format!(
-            "With {} what binds is {}: {}{}",
-            named(short, axis),
-            short.binding.limit.name(),
-            short.binding.sentence.trim_end(),
-            open(short),
+        Some(short) if short.outcome() == Outcome::Probably => format!(
+            "{} probably {} as well: {}.",
+            capital(&named(short, axis)),
+            if short.gpus > 1 && is_counted {
+                "do"
+            } else {
+                "does"
+            },
+            undecided(short),
         ),
+        Some(short) => below(short, axis),
         None if axis == Axis::RateScale => "More was not tried.".to_owned(),
         None if is_counted && best.gpus == 1 => String::new(),
         None => "Less was not tried.".to_owned(),
@@ -244,6 +289,21 @@ fn enough(
         ));
     }
     (sentence, more)
+}
+
+/// "376 of 380 functions are sure to keep their objectives, 4 are undecided".
+fn undecided(own: &Answer) -> String {
+    if own.functions_called == 1 {
+        return "whether the function keeps its objective is undecided: the interval over seeds meets it".to_owned();
+    }
+    let (are, open) = match own.functions_undecided {
+        1 => ("is", "1".to_owned()),
+        many => ("are", many.to_string()),
+    };
+    format!(
+        "{} of {} functions are sure to keep their objectives, {open} {are} undecided",
+        own.functions_keeping, own.functions_called
+    )
 }
 
 fn capital(text: &str) -> String {
@@ -298,14 +358,13 @@ fn costs(own: &Answer) -> String {
 
 /// Misses that more seeds may settle.
 fn open(own: &Answer) -> String {
-    let count = own.functions.iter().filter(|of| of.is_open()).count();
+    let count = own.functions_undecided;
     if count == 0 || own.seeds < 2 {
         return String::new();
     }
     #[expect(clippy::cast_precision_loss, reason = "to be read")]
     let functions = Unit::Functions.write(count as f64);
     format!(
-        " Of those that miss, {functions} may keep: only the interval's lower end is below what is asked, and more --seeds or a \
-         longer window would settle it."
+        "Of those that miss, {functions} may keep: only the interval's lower end is below what is asked."
     )
 }

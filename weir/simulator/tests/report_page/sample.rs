@@ -97,6 +97,7 @@ fn attainment(random: &mut Random) -> Part {
         load_unit: Unit::Functions,
         share_name: "functions that keep their objective".to_owned(),
         mark: Some((0.8, "80 %: the paper at 560 functions".to_owned())),
+        chosen: None,
         lines: vec![
             line("adaptive threshold", [1.0, 1.0, 1.0, 0.99, 0.89, 0.74]),
             line("arrival order", [1.0, 1.0, 1.0, 0.98, 0.09, 0.0]),
