@@ -267,6 +267,7 @@ mod tests {
         let process = |pid| Process { pid, unit: 0 };
         Ledger {
             processes: vec![process(41), process(42)],
+            names: BTreeMap::new(),
             from: 0,
             to: entries.iter().map(|entry| entry.to).max().unwrap_or(0),
             entries,

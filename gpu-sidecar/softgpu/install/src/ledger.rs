@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use device::Time;
-use softgpu_wire::ledger::{LINE, Line, What, head};
+use softgpu_wire::ledger::{LINE, Line, What, head, name_of_word};
 use softgpu_wire::place;
 
 /// The ledger cannot be read.
@@ -91,6 +91,8 @@ pub struct Ledger {
     pub processes: Vec<Process>,
     /// What they held within the selected time, cut to it, in the order in which it ended.
     pub entries: Vec<Entry>,
+    /// Programs' names by the number of the process in the system, their first eight letters; of those that the ledger knows.
+    pub names: BTreeMap<u32, String>,
     /// The selected time; without one, that of all entries.
     pub from: u64,
     /// Its end.
@@ -298,6 +300,9 @@ impl Reading {
         let unit = match line.what {
             What::Process(unit) => {
                 let pid = u32::try_from(line.amount).unwrap_or(0);
+                if let Some(name) = name_of_word(line.command) {
+                    self.ledger.names.insert(pid, name);
+                }
                 self.introduce(line.process, Process { pid, unit });
                 return;
             }

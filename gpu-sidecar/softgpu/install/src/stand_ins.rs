@@ -5,6 +5,9 @@
 //! | `softgpu/` | a release: all four under their real names |
 //! | `deps/`, its own folder | what cargo has built: `libsoftgpu_cuda.so`, `libsoftgpu_nvml.so`; the newest of each is taken |
 //!
+//! | `../lib/weir/` | an installed program's libraries, as cargo has built them |
+//! | where cargo has built it | for a program that `cargo install --path weir` has copied elsewhere; not in profile `dist` |
+//!
 //! Without a release's folder the programs are the executable itself, if it begins with [`crate::run_as`], else those that
 //! cargo has built.
 
@@ -32,7 +35,7 @@ pub enum StandInsError {
     #[error("cannot find out where the running executable lies: {0}")]
     Own(std::io::Error),
     /// It is in none of these folders.
-    #[error("{name} not found: looked for {}; `cargo build -p weir` builds it", list(.looked))]
+    #[error("{name} not found: looked for {}; `cargo build --release -p weir` in Weir's sources builds it", list(.looked))]
     Missing {
         /// Which.
         name: &'static str,
@@ -47,6 +50,58 @@ fn list(paths: &[PathBuf]) -> String {
         .map(|path| path.display().to_string())
         .collect();
     shown.join(", ")
+}
+
+/// Where cargo has put what it has built; empty in what is shipped.
+const BUILT_IN: &str = env!("WEIR_BUILT_IN");
+
+/// Returns the folders in which a program's own libraries may be, seen from the folder that it lies in.
+fn folders_beside(folder: &Path, built: &Path) -> Vec<PathBuf> {
+    let mut folders = vec![folder.to_path_buf(), folder.join("deps")];
+    folders.extend(folder.parent().map(|above| above.join("lib/weir")));
+    if built != Path::new("") {
+        folders.extend([built.to_path_buf(), built.join("deps")]);
+    }
+    folders
+}
+
+/// Returns where a library of this workspace is: beside the running executable, where it was installed, or where cargo has built it; of
+/// several the newest of the first such place.
+///
+/// # Errors
+/// It is not there; the error says where it was looked for.
+pub fn library(name: &'static str) -> Result<PathBuf, StandInsError> {
+    let own = std::env::current_exe().map_err(StandInsError::Own)?;
+    let folder = own.parent().unwrap_or_else(|| Path::new("/"));
+    library_beside(folder, Path::new(BUILT_IN), name, Vec::new(), name)
+}
+
+/// The same; `first`: where else it is looked for before.
+fn library_beside(
+    folder: &Path,
+    built_in: &Path,
+    built: &str,
+    first: Vec<PathBuf>,
+    name: &'static str,
+) -> Result<PathBuf, StandInsError> {
+    let mut looked = first;
+    let mut all = folders_beside(folder, built_in)
+        .into_iter()
+        .map(|own| own.join(built));
+    // Cargo leaves some in the folder and some in `deps`: the newest counts.
+    looked.extend(all.by_ref().take(2));
+    match newest(name, looked) {
+        Err(StandInsError::Missing { looked, .. }) => {
+            let rest: Vec<PathBuf> = all.collect();
+            let looked = [looked, rest.clone()].concat();
+            // What was installed before what was built.
+            let (installed, built) = rest.split_at(1.min(rest.len()));
+            newest(name, installed.to_vec())
+                .or_else(|_| newest(name, built.to_vec()))
+                .map_err(|_| StandInsError::Missing { name, looked })
+        }
+        found => found,
+    }
 }
 
 /// The files to be installed.
@@ -71,7 +126,7 @@ impl StandIns {
         let own = std::env::current_exe().map_err(StandInsError::Own)?;
         let program = crate::is_all_programs().then(|| own.clone());
         let folder = own.parent().unwrap_or_else(|| Path::new("/"));
-        Self::beside(folder, program)
+        Self::beside(folder, Path::new(BUILT_IN), program)
     }
 
     /// The libraries beside the running executable, and for both programs this one, which begins with [`crate::run_as`]: for
@@ -82,10 +137,14 @@ impl StandIns {
     pub fn with_program(program: &Path) -> Result<Self, StandInsError> {
         let own = std::env::current_exe().map_err(StandInsError::Own)?;
         let folder = own.parent().unwrap_or_else(|| Path::new("/"));
-        Self::beside(folder, Some(program.to_path_buf()))
+        Self::beside(folder, Path::new(BUILT_IN), Some(program.to_path_buf()))
     }
 
-    fn beside(folder: &Path, program: Option<PathBuf>) -> Result<Self, StandInsError> {
+    fn beside(
+        folder: &Path,
+        built_in: &Path,
+        program: Option<PathBuf>,
+    ) -> Result<Self, StandInsError> {
         let release = folder.join(RELEASE);
         if release.join(CUDA).is_file() {
             let find = |name| newest(name, vec![release.join(name)]);
@@ -96,14 +155,8 @@ impl StandIns {
                 server: find(place::SERVER)?,
             });
         }
-        let library = |real, built| {
-            let looked = vec![
-                release.join(real),
-                folder.join("deps").join(built),
-                folder.join(built),
-            ];
-            newest(real, looked)
-        };
+        let library =
+            |real, built| library_beside(folder, built_in, built, vec![release.join(real)], real);
         let (cuda, nvml) = (library(CUDA, CUDA_BUILT)?, library(NVML, NVML_BUILT)?);
         if let Some(program) = program {
             return Ok(Self {
@@ -167,7 +220,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path();
         let program = folder.join("weir");
-        let find = || StandIns::beside(folder, Some(program.clone()));
+        let find = || StandIns::beside(folder, Path::new(""), Some(program.clone()));
 
         let error = find().unwrap_err().to_string();
         assert!(
@@ -176,7 +229,7 @@ mod tests {
         );
         assert!(error.contains("deps/libsoftgpu_cuda.so"), "{error}");
         assert!(
-            error.ends_with("`cargo build -p weir` builds it"),
+            error.ends_with("`cargo build --release -p weir` in Weir's sources builds it"),
             "{error}"
         );
 
@@ -199,18 +252,46 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_was_copied_elsewhere_finds_what_cargo_has_built() {
+        let place = tempfile::tempdir().unwrap();
+        let (bin, target) = (
+            place.path().join("bin"),
+            place.path().join("target/release"),
+        );
+        std::fs::create_dir(&bin).unwrap();
+        let find = || library_beside(&bin, &target, CUDA_BUILT, Vec::new(), CUDA);
+        let error = find().unwrap_err().to_string();
+        assert!(
+            error.contains("target/release/deps/libsoftgpu_cuda.so"),
+            "{error}"
+        );
+        let built = file(&target.join("deps").join(CUDA_BUILT), 1);
+        assert_eq!(find().unwrap(), built);
+        // What was installed comes before, however old it is; what lies beside the program before that.
+        let installed = file(&place.path().join("lib/weir").join(CUDA_BUILT), 90);
+        assert_eq!(find().unwrap(), installed);
+        let beside = file(&bin.join(CUDA_BUILT), 99);
+        assert_eq!(find().unwrap(), beside);
+    }
+
+    #[test]
     fn tests_take_the_programs_above_their_own_folder() {
         let place = tempfile::tempdir().unwrap();
         let deps = place.path().join("deps");
         file(&deps.join(CUDA_BUILT), 1);
         file(&deps.join(NVML_BUILT), 1);
-        let error = StandIns::beside(&deps, None).unwrap_err().to_string();
+        let error = StandIns::beside(&deps, Path::new(""), None)
+            .unwrap_err()
+            .to_string();
         assert!(
             error.starts_with("nvidia-cuda-mps-control not found"),
             "{error}"
         );
         file(&place.path().join(softgpu_mps::CONTROL), 1);
         let server = file(&place.path().join(place::SERVER), 1);
-        assert_eq!(StandIns::beside(&deps, None).unwrap().server, server);
+        assert_eq!(
+            StandIns::beside(&deps, Path::new(""), None).unwrap().server,
+            server
+        );
     }
 }

@@ -22,7 +22,7 @@ const RIGHT: f64 = 90.0;
 const PLOT: f64 = WIDTH - LEFT - RIGHT;
 const GAP: f64 = 16.0;
 /// Columns of the legend.
-const LEGEND_COLUMNS: usize = 8;
+const LEGEND_COLUMNS: usize = 6;
 
 const fn height(kind: Kind) -> f64 {
     match kind {
@@ -113,6 +113,22 @@ pub(crate) fn marks(from: u64, to: u64, most: u64) -> (u64, Vec<u64>) {
     (step, marks)
 }
 
+/// What the height of a band stands for. Of memory that is hardly used not all there is: the next power of two above what was held at most,
+/// so that it can be seen.
+fn scale(band: &Band) -> u64 {
+    if band.kind != Kind::Memory {
+        return band.capacity;
+    }
+    let most = band
+        .rectangles
+        .iter()
+        .map(|own| own.base + own.amount)
+        .max();
+    let most = most.unwrap_or(0).max(1);
+    most.checked_next_power_of_two()
+        .map_or(band.capacity, |scale| scale.min(band.capacity))
+}
+
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for letter in text.chars() {
@@ -188,15 +204,18 @@ impl Drawing<'_> {
 
     fn begin(&mut self, height: f64) {
         self.push(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"100%\" \
              viewBox=\"0 0 {WIDTH} {height}\" font-family=\"system-ui, sans-serif\" font-size=\"12\">"
         ));
         self.push(format_args!(
-            "<style>text{{fill:#333}}.title{{font-size:18px;font-weight:600}}.note{{fill:#666}}\
-             .end{{text-anchor:end}}.tick{{text-anchor:middle;fill:#666}}.small{{font-size:10px;fill:#777}}</style>"
+            "<style>svg{{color-scheme:light dark}}text{{fill:#333}}.title{{font-size:18px;font-weight:600}}.note{{fill:#595959}}\
+             .end{{text-anchor:end}}.tick{{text-anchor:middle;fill:#595959}}.small{{font-size:11px;fill:#595959}}\
+             .paper{{fill:#fff}}.lane{{fill:#f2f4f7;stroke:#ccd}}.grid{{stroke:#ddd}}\
+             @media (prefers-color-scheme:dark){{text{{fill:#e9ecef}}.note,.tick,.small{{fill:#a6aeb8}}.paper{{fill:#14171a}}\
+             .lane{{fill:#20252a;stroke:#363c43}}.grid{{stroke:#363c43}}}}</style>"
         ));
         self.push(format_args!(
-            "<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>"
+            "<rect width=\"{WIDTH}\" height=\"{height}\" class=\"paper\"/>"
         ));
     }
 
@@ -220,6 +239,14 @@ impl Drawing<'_> {
         COLOURS[place % COLOURS.len()]
     }
 
+    /// "weir, process 41".
+    fn called(&self, pid: u32) -> String {
+        match self.ledger.names.get(&pid) {
+            Some(name) => format!("{name}, process {pid}"),
+            None => format!("process {pid}"),
+        }
+    }
+
     fn legend(&mut self) {
         let width = (WIDTH - 32.0) / LEGEND_COLUMNS as f64;
         let pids = self.pids;
@@ -235,7 +262,8 @@ impl Drawing<'_> {
             self.push(format_args!(
                 "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" rx=\"2\" fill=\"{colour}\"/>"
             ));
-            self.label(x + 18.0, y + 10.0, "pid", &format!("process {pid}"));
+            let called = self.called(*pid);
+            self.label(x + 18.0, y + 10.0, "pid", &called);
         }
     }
 
@@ -250,7 +278,7 @@ impl Drawing<'_> {
         for mark in marks {
             let x = self.x(mark);
             self.push(format_args!(
-                "<line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\" stroke=\"#ddd\"/>"
+                "<line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\" class=\"grid\"/>"
             ));
             self.label(x, bottom + 16.0, "tick", &ms_text(mark, step));
         }
@@ -265,12 +293,17 @@ impl Drawing<'_> {
     fn band(&mut self, band: &Band, y: f64) {
         let height = height(band.kind);
         self.push(format_args!(
-            "<rect x=\"{LEFT:.1}\" y=\"{y:.1}\" width=\"{PLOT:.1}\" height=\"{height:.1}\" fill=\"#f2f4f7\" \
-             fill-opacity=\"0.7\" stroke=\"#ccd\" stroke-width=\"0.5\"/>"
+            "<rect x=\"{LEFT:.1}\" y=\"{y:.1}\" width=\"{PLOT:.1}\" height=\"{height:.1}\" class=\"lane\" \
+             fill-opacity=\"0.7\" stroke-width=\"0.5\"/>"
         ));
         self.label(LEFT - 10.0, y + height / 2.0 + 4.0, "end", &band.title);
-        let most = amount_text(band.kind, band.capacity);
-        self.label(LEFT + PLOT + 6.0, y + 9.0, "small", &most);
+        let scale = scale(band);
+        let most = amount_text(band.kind, scale);
+        self.label(LEFT + PLOT + 6.0, y + 10.0, "small", &most);
+        if scale < band.capacity {
+            let of = format!("of {}", amount_text(band.kind, band.capacity));
+            self.label(LEFT + PLOT + 6.0, y + 23.0, "small", &of);
+        }
         self.label(LEFT + PLOT + 6.0, y + height, "small", "0");
         for rectangle in &band.rectangles {
             self.rectangle(band, rectangle, y);
@@ -279,7 +312,7 @@ impl Drawing<'_> {
 
     fn rectangle(&mut self, band: &Band, one: &Rectangle, y: f64) {
         let height = height(band.kind);
-        let part = |amount: u64| amount as f64 / band.capacity as f64 * height;
+        let part = |amount: u64| amount as f64 / scale(band) as f64 * height;
         let pid = self.ledger.processes[one.process].pid;
         let (x, to) = (self.x(one.from), self.x(one.to));
         let (base, own) = (part(one.base), part(one.amount));
@@ -287,9 +320,10 @@ impl Drawing<'_> {
         let top = y + height - base - own;
         let (from, until) = (one.from as f64 / 1e6, one.to as f64 / 1e6);
         let amount = amount_text(band.kind, one.amount);
+        let called = escaped(&self.called(pid));
         self.push(format_args!(
             "<rect x=\"{x:.2}\" y=\"{top:.2}\" width=\"{width:.2}\" height=\"{own:.2}\" fill=\"{colour}\">\
-             <title>process {pid}: {amount}, {from:.3} to {until:.3} ms</title></rect>"
+             <title>{called}: {amount}, {from:.3} to {until:.3} ms</title></rect>"
         ));
     }
 }
@@ -328,6 +362,25 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_hardly_used_is_drawn_so_that_it_can_be_seen() {
+        let band = |kind, amount| Band {
+            title: String::new(),
+            kind,
+            capacity: 80 << 30,
+            rectangles: vec![Rectangle {
+                process: 0,
+                from: 0,
+                to: 1,
+                base: 0,
+                amount,
+            }],
+        };
+        assert_eq!(scale(&band(Kind::Memory, 3 << 20)), 4 << 20);
+        assert_eq!(scale(&band(Kind::Memory, 79 << 30)), 80 << 30);
+        assert_eq!(scale(&band(Kind::Sms, 3)), 80 << 30);
+    }
+
+    #[test]
     fn every_process_has_its_colour_and_texts_are_escaped() {
         let entry = |process, from, to| Entry {
             what: What::Sms(0),
@@ -341,6 +394,7 @@ mod tests {
         let ledger = Ledger {
             processes: vec![process(41), process(42)],
             entries: vec![entry(0, 0, 1_000_000), entry(1, 500_000, 2_000_000)],
+            names: [(41, "weir".to_owned())].into(),
             from: 0,
             to: 2_000_000,
         };
@@ -352,9 +406,11 @@ mod tests {
         let text = draw(&ledger, &names, &heading);
         assert!(text.contains("&lt;a&gt; &amp; &quot;b&quot; <"), "{text}");
         assert!(
-            text.contains("process 41: 66 SMs, 0.000 to 1.000 ms"),
+            text.contains("weir, process 41: 66 SMs, 0.000 to 1.000 ms"),
             "{text}"
         );
+        assert!(text.contains(">weir, process 41<") && text.contains(">process 42<"));
+        assert!(text.contains("prefers-color-scheme:dark") && text.contains("width=\"100%\""));
         assert!(text.contains(COLOURS[0]) && text.contains(COLOURS[1]));
         assert!(text.contains(">132 SMs<"));
         let empty = draw(&Ledger::default(), &names, &heading);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use device::ledger::{Entry, Held};
 use device::{Span, Time};
-use softgpu_wire::ledger::{Line, What, head};
+use softgpu_wire::ledger::{Line, What, head, name_word};
 use softgpu_wire::{clock, place};
 
 use crate::server::{Server, ServerError};
@@ -16,6 +16,16 @@ use crate::server::{Server, ServerError};
 const BUFFER: usize = 64 << 10;
 /// They are written after this long at the latest.
 const WRITE_AFTER: Span = Span::from_millis(500);
+
+/// A process as the ledger introduces it.
+#[derive(Debug, Clone, Copy)]
+struct Introduced {
+    pid: u32,
+    unit: u32,
+    at: Time,
+    /// The beginning of its program's name.
+    name: u64,
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -26,7 +36,7 @@ pub(crate) struct LedgerFile {
     written: u64,
     bound: u64,
     /// Processes that are there, to be introduced again in a new file.
-    processes: BTreeMap<u32, (u32, u32, Time)>,
+    processes: BTreeMap<u32, Introduced>,
     since: Option<Time>,
     /// It could not be written to: nothing more is.
     is_broken: bool,
@@ -62,8 +72,16 @@ impl LedgerFile {
 
     /// A process has begun.
     pub(crate) fn introduce(&mut self, process: u32, pid: u32, unit: u32, at: Time) {
-        self.processes.insert(process, (pid, unit, at));
-        self.push(&introduction(process, pid, unit, at));
+        // One that has ended already has no name any more.
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let own = Introduced {
+            pid,
+            unit,
+            at,
+            name: name_word(name.trim_end()),
+        };
+        self.processes.insert(process, own);
+        self.push(&introduction(process, own));
     }
 
     /// When it is to be written.
@@ -92,22 +110,22 @@ impl LedgerFile {
         self.file = File::create(&path)?;
         self.file.write_all(&head())?;
         self.written = 0;
-        for (process, (pid, unit, at)) in &self.processes {
+        for (process, own) in &self.processes {
             self.file
-                .write_all(&introduction(*process, *pid, *unit, *at).encode())?;
+                .write_all(&introduction(*process, *own).encode())?;
         }
         Ok(())
     }
 }
 
-fn introduction(process: u32, pid: u32, unit: u32, at: Time) -> Line {
+fn introduction(process: u32, own: Introduced) -> Line {
     Line {
-        what: What::Process(unit),
+        what: What::Process(own.unit),
         process,
-        amount: pid.into(),
-        from: at,
-        to: at,
-        command: u64::MAX,
+        amount: own.pid.into(),
+        from: own.at,
+        to: own.at,
+        command: own.name,
     }
 }
 

@@ -39,8 +39,32 @@ pub struct Line {
     pub from: Time,
     /// Until when.
     pub to: Time,
-    /// For which command; in a graph, all nodes have the same. `u64::MAX`: for none.
+    /// For which command; in a graph, all nodes have the same. `u64::MAX`: for none. Of a [`What::Process`] line the beginning of the
+    /// program's name ([`name_word`]).
     pub command: u64,
+}
+
+/// Returns the first eight bytes of a program's name as a word; `u64::MAX`, which is no text, for an empty one.
+#[must_use]
+pub fn name_word(name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    for (to, from) in bytes.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    if name.is_empty() {
+        u64::MAX
+    } else {
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// Returns the name that a word holds; none if it holds no printable text.
+#[must_use]
+pub fn name_of_word(word: u64) -> Option<String> {
+    let bytes = word.to_le_bytes();
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(8);
+    let is_text = end > 0 && bytes[..end].iter().all(u8::is_ascii_graphic);
+    is_text.then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
 impl Line {
@@ -111,6 +135,19 @@ pub fn read(bytes: &[u8]) -> Option<Vec<Line>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_come_back_as_far_as_they_fit() {
+        for (name, back) in [
+            ("weir", Some("weir")),
+            ("model-server", Some("model-se")),
+            ("", None),
+            ("a b", None),
+            ("äöü", None),
+        ] {
+            assert_eq!(name_of_word(name_word(name)).as_deref(), back, "{name}");
+        }
+    }
 
     #[test]
     fn lines_come_back() {
