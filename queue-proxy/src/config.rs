@@ -48,8 +48,8 @@ pub(crate) struct Config {
     pub tls: tls::Settings,
     /// Where the certificates are, if there are any.
     pub certificates: PathBuf,
-    /// The user container's port on 127.0.0.1.
-    pub user_port: u16,
+    /// Where the user container listens: in a pod a port of 127.0.0.1.
+    pub target: SocketAddr,
     /// Requests at the user container at once; `None` is no limit.
     pub container_concurrency: Option<u32>,
     /// The request timeout, from arrival, waiting included. Zero answers 504 at once.
@@ -68,6 +68,8 @@ pub(crate) struct Config {
     pub observability: Observability,
     /// Weir's own options.
     pub options: LenientSettings,
+    /// Outside of a pod: where metrics are served. Nothing else of a pod is listened on then, and a drain has no quiet period.
+    pub standalone_metrics: Option<SocketAddr>,
 }
 
 impl Config {
@@ -144,7 +146,8 @@ impl Config {
             tls_port,
             tls,
             certificates,
-            user_port,
+            target: SocketAddr::from((Ipv4Addr::LOCALHOST, user_port)),
+            standalone_metrics: None,
             container_concurrency,
             request_timeout: seconds(request_timeout),
             response_start_timeout: Some(seconds(response_start)).filter(|d| !d.is_zero()),
@@ -177,12 +180,6 @@ impl Config {
     pub(crate) fn queue_depth(&self) -> usize {
         let concurrency = self.concurrency().map_or(0, |n| n as usize);
         self.options.queue_depth(concurrency)
-    }
-
-    /// Returns where the user container listens.
-    #[must_use]
-    pub(crate) fn user_container(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.user_port))
     }
 
     /// Returns how long a request may take.

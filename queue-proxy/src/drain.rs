@@ -20,6 +20,7 @@ pub(crate) const SIGNAL_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Drain {
     draining: AtomicBool,
+    quiet_period: Duration,
     state: Mutex<State>,
     /// Counts drains that have ended, either way.
     ended: watch::Sender<u64>,
@@ -33,10 +34,11 @@ struct State {
 }
 
 impl Drain {
-    /// Not draining.
+    /// Not draining. A drain that a signal began ends so long after the last request.
     #[must_use]
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(quiet_period: Duration) -> Arc<Self> {
         Arc::new(Self {
+            quiet_period,
             draining: AtomicBool::new(false),
             state: Mutex::new(State {
                 signalled: false,
@@ -87,11 +89,11 @@ impl Drain {
     }
 
     async fn run(self: Arc<Self>, begin: Instant) {
-        let mut at = begin + SIGNAL_GRACE;
+        let mut at = begin + SIGNAL_GRACE.min(self.quiet_period);
         loop {
             tokio::time::sleep_until(at).await;
             let mut state = self.lock();
-            let quiet_until = state.last_request + QUIET_PERIOD;
+            let quiet_until = state.last_request + self.quiet_period;
             if state.signalled && Instant::now() < quiet_until {
                 at = quiet_until;
                 continue;
@@ -116,7 +118,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_signal_drains_for_thirty_quiet_seconds() {
-        let drain = Drain::new();
+        let drain = Drain::new(QUIET_PERIOD);
         let begin = Instant::now();
         drain.on_signal().await;
         assert_eq!(begin.elapsed().as_secs(), 30);
@@ -125,7 +127,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn every_request_restarts_the_quiet_period() {
-        let drain = Drain::new();
+        let drain = Drain::new(QUIET_PERIOD);
         let begin = Instant::now();
         let waiting = tokio::spawn({
             let drain = Arc::clone(&drain);
@@ -141,7 +143,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn without_a_signal_the_drain_is_called_off_after_a_second() {
-        let drain = Drain::new();
+        let drain = Drain::new(QUIET_PERIOD);
         let begin = Instant::now();
         tokio::join!(drain.wait(), drain.wait());
         assert_eq!(begin.elapsed().as_secs(), 1);
@@ -152,7 +154,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_signal_within_the_grace_lets_the_waiting_wait_for_the_whole_period() {
-        let drain = Drain::new();
+        let drain = Drain::new(QUIET_PERIOD);
         let begin = Instant::now();
         let signal = async {
             tokio::time::sleep(Duration::from_millis(500)).await;

@@ -19,6 +19,7 @@ mod probe;
 mod readiness;
 mod service;
 mod sniff;
+pub mod standalone;
 mod stat;
 
 use std::ffi::OsString;
@@ -48,6 +49,7 @@ use tokio_util::task::TaskTracker;
 use crate::admission::Admission;
 use crate::config::{ADMIN_PORT, Config, STAT_PORT};
 use crate::metrics::WeirMetrics;
+use crate::standalone::Addresses;
 
 /// The program's name, and that of its container.
 const NAME: &str = "queue-proxy";
@@ -108,7 +110,7 @@ pub fn main() -> ExitCode {
     }
     match process::runtime() {
         Ok(runtime) => {
-            let code = runtime.block_on(run(config));
+            let code = runtime.block_on(run(config, |_| {}));
             // What still runs now is cut: tunnels whose time is up, or everything after a second signal.
             runtime.shutdown_background();
             code.unwrap_or_else(|error| complain(NAME, 1, [error.to_string()]))
@@ -128,16 +130,20 @@ enum StartError {
     Telemetry(#[from] TelemetryError),
     #[error("metrics cannot be set up: {0}")]
     Metrics(#[from] prometheus::Error),
-    #[error("cannot listen for signals: {0}")]
-    Signals(#[from] std::io::Error),
+    #[error("a socket or a signal cannot be used: {0}")]
+    System(#[from] std::io::Error),
     #[error("a task of the start has ended before its time: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
-async fn run(config: Config) -> Result<ExitCode, StartError> {
+/// Serves until it is drained. `listening` is called with the addresses of the serving port and of the first one that serves metrics
+/// once both are listened on.
+async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCode, StartError> {
     let bind = config.bind;
-    let admin = listen::listen(bind, ADMIN_PORT)?;
-    let stats = listen::listen(bind, STAT_PORT)?;
+    let is_in_pod = config.standalone_metrics.is_none();
+    let pod_listener = |port| is_in_pod.then(|| listen::listen(bind, port)).transpose();
+    let admin = pod_listener(ADMIN_PORT)?;
+    let stats = pod_listener(STAT_PORT)?;
     let tls = Tls::read(&config.certificates, &config.tls)?;
     let secure = match &tls {
         Some(tls) => Some((listen::listen(bind, config.tls_port)?, Arc::clone(tls))),
@@ -153,7 +159,11 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         None
     };
     let mut signals = Signals::take()?;
-    let drain = drain::Drain::new();
+    let drain = drain::Drain::new(if is_in_pod {
+        drain::QUIET_PERIOD
+    } else {
+        Duration::ZERO
+    });
     let stat = stat::Stat::new(&config.pod, config.concurrency(), Instant::now());
     let limits = settings::limits(&config.options);
     let clock = Clock::start();
@@ -167,6 +177,13 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     let registry = telemetry.registry.clone();
     // Last: who can reach the serving port can reach all others, and all is set up.
     let main = listen::listen(bind, config.serving_port)?;
+    listening(Addresses {
+        requests: main.local_addr()?,
+        metrics: scraped
+            .first()
+            .map(|first| first.local_addr())
+            .transpose()?,
+    });
     tracing::info!(
         bind = %config.bind,
         port = config.serving_port,
@@ -195,8 +212,12 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         tokio::spawn(Arc::clone(&tls).run_reload());
         servers.serve(listener, Some(tls), &proxy);
     }
-    servers.serve(admin, None, &Arc::new(admin::Admin(Arc::clone(&drain))));
-    servers.serve(stats, None, &Arc::new(admin::Stats(Arc::clone(&stat))));
+    if let Some(listener) = admin {
+        servers.serve(listener, None, &Arc::new(admin::Admin(Arc::clone(&drain))));
+    }
+    if let Some(listener) = stats {
+        servers.serve(listener, None, &Arc::new(admin::Stats(Arc::clone(&stat))));
+    }
     let scrape = Arc::new(admin::Scrape {
         proxy: Arc::clone(&proxy),
         registry,
@@ -306,6 +327,9 @@ fn owner(config: &Config) -> Owner {
 
 /// Where Prometheus may scrape: as configured, and on the usual port wherever there are Weir's own metrics.
 fn scrape_addresses(config: &Config) -> Vec<(IpAddr, u16)> {
+    if let Some(metrics) = config.standalone_metrics {
+        return vec![(metrics.ip(), metrics.port())];
+    }
     let mut addresses = Vec::new();
     if config.options.opted_in() {
         addresses.push((config.bind, USER_METRICS_PORT));

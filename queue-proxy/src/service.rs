@@ -127,7 +127,7 @@ impl Proxy {
             ),
             upstream: Upstream::new(
                 Settings {
-                    address: config.user_container(),
+                    address: config.target,
                     peer: PEER,
                     idle_max: config.idle_connections(),
                     dial_attempts: DIAL_ATTEMPTS,
@@ -190,6 +190,11 @@ impl Proxy {
         &self.upstream
     }
 
+    /// Outside of a pod nothing probes: what names itself a probe is a request to the server.
+    const fn is_in_pod(&self) -> bool {
+        self.config.standalone_metrics.is_none()
+    }
+
     /// A request has come: what is noted of it before anything is done for it.
     fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Arrived {
         let arrival = Instant::now();
@@ -201,7 +206,7 @@ impl Proxy {
                 request,
                 client,
                 arrival,
-                || probe::is_probe(request.headers()),
+                || self.is_in_pod() && probe::is_probe(request.headers()),
                 self.admission.is_some(),
             ),
         };
@@ -243,7 +248,9 @@ impl Proxy {
         request: &mut Request<ClientBody>,
         arrived: &mut Arrived,
     ) -> Response<ProxyBody<RequestPlace>> {
-        if let Some(kind) = probe::classify(request.headers()) {
+        if self.is_in_pod()
+            && let Some(kind) = probe::classify(request.headers())
+        {
             discard(request);
             return Box::pin(probe::answer(kind, &self.drain, &self.prober)).await;
         }
