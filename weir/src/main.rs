@@ -1,10 +1,19 @@
 //! Weir's command line.
 
+mod compare;
+mod date;
 mod demo;
+mod figure_table;
+mod help;
 mod live;
 mod manifests;
+mod output;
+mod proxy;
+mod runtime;
 mod simulate;
 mod softgpu;
+mod terminal;
+mod usage;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -26,6 +35,10 @@ struct Arguments {
 enum Command {
     /// Replay a real trace against stock and Weir settings and compare.
     Demo(Box<demo::Arguments>),
+    /// Put Weir's queue-proxy in front of any HTTP server, without Knative.
+    Proxy(proxy::Arguments),
+    /// Send a server the same load through Knative's settings and through Weir's, and say whether Weir would help it.
+    Compare(Box<compare::Arguments>),
     /// What if: functions and their load on a cluster, in virtual time; and the papers' experiments.
     Simulate(Box<simulate::Arguments>),
     /// Run CUDA programs on a software GPU, and see who held what of it.
@@ -34,6 +47,10 @@ enum Command {
     Manifests(manifests::Arguments),
     /// Bring a cluster's live page to this machine: functions, slots and events as they stand.
     Live(Box<live::Arguments>),
+    /// Print completions for a shell.
+    Completions(help::CompletionsArguments),
+    /// Print the manual page, or write those of all commands.
+    Man(help::ManArguments),
     /// Run one of the demo's programs; settings come from the environment, as in a pod.
     #[command(hide = true)]
     Child {
@@ -75,11 +92,19 @@ fn main() -> ExitCode {
     {
         return code;
     }
-    match Arguments::parse().command {
+    let arguments: Arguments = match usage::parsed() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    match arguments.command {
         Command::Demo(arguments) => ended(demo::run(&arguments)),
+        Command::Proxy(arguments) => ended(proxy::run(&arguments)),
+        Command::Compare(arguments) => ended(compare::run(*arguments)),
         Command::Simulate(arguments) => ended(simulate::run(*arguments)),
         Command::Softgpu(arguments) => softgpu::run(&arguments),
         Command::Live(arguments) => ended(live::run(&arguments)),
+        Command::Completions(arguments) => ended(help::completions(&arguments)),
+        Command::Man(arguments) => ended(help::man(&arguments)),
         Command::Manifests(arguments) => manifests::run(&arguments),
         Command::Child {
             program,
@@ -101,6 +126,7 @@ fn main() -> ExitCode {
                 demo::Program::GpuSidecar => {
                     gpu_sidecar::main_with(named("gpu-sidecar", arguments))
                 }
+                demo::Program::Proxy => ended(proxy::run_child(arguments)),
                 demo::Program::Foreign => become_program(arguments),
                 demo::Program::Load => model_server::load::main(named("load", arguments)),
             }

@@ -1,6 +1,5 @@
 //! `weir simulate`: what if these functions ran on that cluster; and the papers' experiments.
 
-mod date;
 mod experiment;
 mod inputs;
 mod interrupt;
@@ -25,6 +24,7 @@ use self::inputs::Loads;
 use self::interrupt::Interrupt;
 use self::progress::Progress;
 use crate::demo::validate;
+use crate::output;
 
 /// What an interrupted command ends with, after it has given what was done by then.
 const INTERRUPTED: u8 = 130;
@@ -33,6 +33,7 @@ const INTERRUPTED: u8 = 130;
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
+    allow_negative_numbers = true,
     after_help = "How many GPUs do my functions need?\n  \
                   weir simulate --cluster cluster.toml --functions functions.toml --trace trace.csv --sweep gpus=1..16"
 )]
@@ -69,9 +70,9 @@ struct WhatIf {
     /// Azure Functions 2019: the file of memory.
     #[arg(long, value_name = "FILE", requires = "trace")]
     memory: Option<PathBuf>,
-    /// Traces of counts: where in their minute requests arrive.
-    #[arg(long, value_enum, default_value = "random")]
-    placement: Placement,
+    /// Traces of counts: where in their minute requests arrive [default: random].
+    #[arg(long, value_enum, requires = "trace")]
+    placement: Option<Placement>,
     /// A workload made up by rule instead of a trace: a preset's name, or a file of a spec in TOML.
     #[arg(long, value_name = "NAME|FILE")]
     generate: Option<String>,
@@ -81,20 +82,20 @@ struct WhatIf {
     /// Write the requests as Weir's CSV; without --cluster and --functions that is all.
     #[arg(long, value_name = "FILE")]
     write_trace: Option<PathBuf>,
-    /// Begin so many seconds into the trace.
-    #[arg(long, value_name = "S", default_value = "0", value_parser = not_negative)]
-    from: f64,
+    /// Begin so many seconds into the trace [default: 0].
+    #[arg(long, value_name = "S", value_parser = not_negative)]
+    from: Option<f64>,
     /// Run so many seconds of the trace.
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
     /// The share of the window, from its begin, that is run and not counted: 0.1, or what a made-up workload says.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     warm_up: Option<f64>,
-    /// How often requests come, in multiples of the trace's rate.
-    #[arg(long, value_name = "X", default_value = "1", value_parser = positive)]
-    rate_scale: f64,
-    /// By which rules GPUs are shared; several, with commas between, are compared.
-    #[arg(long, value_name = "RULE", default_value = "adaptive", value_delimiter = ',', value_parser = rules())]
+    /// How often requests come, in multiples of the trace's rate [default: 1].
+    #[arg(long, value_name = "X", value_parser = positive)]
+    rate_scale: Option<f64>,
+    /// By which rules GPUs are shared; several, with commas between, are compared [default: adaptive].
+    #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = rules())]
     rule: Vec<RuleName>,
     /// Run once for each value: gpus=1..16, nodes=1..8, models-gb=10,20,40, host-gb-per-s=10..60..10,
     /// rate-scale=0.5..2..0.25.
@@ -104,8 +105,8 @@ struct WhatIf {
     /// requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     seeds: Option<u32>,
-    /// The first of them; keys all that is random.
-    #[arg(long, value_name = "N", default_value = "1")]
+    /// The first of them, from 1; keys all that is random.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     seed: u64,
     /// Executions and transfers take exactly what they take on average.
     #[arg(long)]
@@ -141,6 +142,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+    arguments.is_complete()?;
     if let Some(path) = &arguments.write_trace {
         let Some(requests) = inputs::write_trace(arguments, path, interrupt)? else {
             result::complain("interrupted: no trace was written, and nothing was run");
@@ -155,20 +157,16 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
         }
     }
     let (Some(cluster), Some(functions)) = (&arguments.cluster, &arguments.functions) else {
-        let missing = if arguments.cluster.is_none() {
-            "--cluster"
-        } else {
-            "--functions"
-        };
-        anyhow::bail!("{missing} FILE is needed; docs/simulate.md has examples");
+        anyhow::bail!("--cluster FILE and --functions FILE are needed");
     };
     let cluster = inputs::cluster(cluster)?;
     let functions = inputs::functions(functions)?;
     if let Some(path) = &arguments.html {
-        result::can_be_written(path)?;
+        output::can_be_written(path)?;
     }
     let progress = Progress::new(!arguments.json);
-    let wanted = arguments.rule.len() * arguments.sweep.as_ref().map_or(1, |own| own.values.len());
+    let wanted =
+        arguments.rules().len() * arguments.sweep.as_ref().map_or(1, |own| own.values.len());
     let loads = match inputs::loads(arguments, wanted, interrupt, &progress) {
         Ok(read) => read,
         Err(error) if matches!(error.downcast_ref(), Some(LoadError::Stopped)) => {
@@ -207,7 +205,7 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
     let axis = arguments.sweep.as_ref().map(|sweep| sweep.axis);
     if let Some(path) = &arguments.html {
         let page = result::page(arguments, &runs, axis, &loads);
-        result::whole_file(path, |to| Ok(to.write_all(page.as_bytes())?))?;
+        output::whole_file(path, |to| Ok(to.write_all(page.as_bytes())?))?;
     }
     let text = if arguments.json {
         result::json(&runs, axis, interrupted, &loads)?
@@ -220,6 +218,72 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
     } else {
         ExitCode::SUCCESS
     })
+}
+
+impl WhatIf {
+    /// Checks that what is needed was given, and nothing that is not used.
+    fn is_complete(&self) -> anyhow::Result<()> {
+        let is_load = self.trace.is_some() || self.generate.is_some();
+        let is_written_only =
+            self.write_trace.is_some() && self.cluster.is_none() && self.functions.is_none();
+        let missing: Vec<&str> = [
+            (self.cluster.is_none() && !is_written_only, "--cluster FILE"),
+            (
+                self.functions.is_none() && !is_written_only,
+                "--functions FILE",
+            ),
+            (!is_load, "--trace FILE or --generate NAME"),
+        ]
+        .into_iter()
+        .filter(|(is_missing, _)| *is_missing)
+        .map(|(_, name)| name)
+        .collect();
+        match missing.as_slice() {
+            [] => {}
+            [one] => anyhow::bail!("{one} is needed; docs/simulate.md has examples"),
+            [all @ .., last] => anyhow::bail!(
+                "{} and {last} are needed; docs/simulate.md has examples",
+                all.join(", ")
+            ),
+        }
+        if !is_written_only {
+            return Ok(());
+        }
+        // The file has all of the workload, as it is.
+        for (is_given, option) in [
+            (self.from.is_some(), "--from"),
+            (self.seconds.is_some(), "--seconds"),
+            (self.warm_up.is_some(), "--warm-up"),
+            (self.rate_scale.is_some(), "--rate-scale"),
+            (!self.rule.is_empty(), "--rule"),
+            (self.sweep.is_some(), "--sweep"),
+            (self.seeds.is_some(), "--seeds"),
+            (self.no_noise, "--no-noise"),
+            (self.json, "--json"),
+            (self.html.is_some(), "--html"),
+        ] {
+            if is_given {
+                anyhow::bail!(
+                    "{option} is not used where --write-trace is all that is done: it needs --cluster and --functions"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Those that are compared, each once.
+    fn rules(&self) -> Vec<RuleName> {
+        if self.rule.is_empty() {
+            return vec![RuleName::Adaptive];
+        }
+        let mut rules: Vec<RuleName> = Vec::new();
+        for &rule in &self.rule {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        rules
+    }
 }
 
 /// The same question under each seed.
@@ -251,11 +315,9 @@ fn scenarios<'a>(
 /// All runs: rule by rule, each over the sweep.
 fn points(arguments: &WhatIf, scenario: &Scenario<'_>) -> Vec<Point> {
     let mut points = Vec::new();
-    let mut rules = arguments.rule.clone();
-    rules.dedup();
-    for rule in rules {
+    for rule in arguments.rules() {
         let point = Point {
-            rate_scale: arguments.rate_scale,
+            rate_scale: arguments.rate_scale.unwrap_or(1.0),
             ..scenario.point(rule)
         };
         match &arguments.sweep {

@@ -57,7 +57,11 @@ fn both_runs_answer_every_request_and_the_json_says_so() {
     );
     for run in runs {
         assert_eq!(run["requests"], runs[0]["requests"]);
-        assert_eq!(run["answered"], run["requests"]);
+        let fates =
+            ["answered", "refused", "shed", "failed", "lost"].map(|key| run[key].as_u64().unwrap());
+        assert_eq!(Some(fates.iter().sum()), run["requests"].as_u64(), "{run}");
+        assert_eq!((&run["failed"], &run["lost"]), (&0.into(), &0.into()));
+        assert!(run["in_time"].as_u64().unwrap() <= fates[0], "{run}");
         for key in ["hit_rate", "p50_ms", "p95_ms", "p99_ms", "goodput_rps"] {
             assert!(run[key].as_f64().unwrap() > 0.0, "{key} in {run}");
         }
@@ -106,9 +110,10 @@ fn requests_are_routed_to_instances_in_three_ways_and_the_json_says_what_came_of
         ["stock", "queue-proxies", "weir"]
     );
     for run in runs {
+        let fates = ["answered", "refused", "shed"].map(|key| run[key].as_u64().unwrap());
         assert_eq!(
-            (&run["answered"], &run["broken"]),
-            (&run["requests"], &0.into())
+            (Some(fates.iter().sum()), &run["broken"]),
+            (run["requests"].as_u64(), &0.into())
         );
         for key in ["hit_rate", "p50_ms", "p99_ms", "reported_over_true"] {
             assert!(run[key].as_f64().unwrap() > 0.0, "{key} in {run}");
@@ -180,12 +185,108 @@ fn a_csv_of_our_own_is_replayed_and_shown_as_a_table() {
         "even",
         "odd",
         "in time",
-        "p99 ms",
+        "p99 all",
+        "Weir answered",
         "refused",
         "shed",
         "load 0.80",
     ] {
         assert!(table.contains(word), "{word}: {table}");
+    }
+}
+
+#[test]
+fn a_gzip_trace_is_replayed_and_drawn_on_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, page) = (
+        folder.path().join("t.csv.gz"),
+        folder.path().join("page.html"),
+    );
+    let mut text = "arrival_s,service_ms,objective_ms,class\n".to_owned();
+    for n in 0..40 {
+        text.push_str(&format!("{},20,80,<one>\n", f64::from(n) * 0.02));
+    }
+    fs::write(folder.path().join("t.csv"), text).unwrap();
+    let packed = Command::new("gzip")
+        .arg(folder.path().join("t.csv"))
+        .status()
+        .unwrap();
+    assert!(packed.success());
+    let paths = [&trace, &page].map(|path| path.to_str().unwrap());
+    let output = run(
+        &address(16),
+        &[
+            "--trace",
+            paths[0],
+            "--seconds",
+            "0.8",
+            "--html",
+            paths[1],
+            "--color",
+            "never",
+        ],
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.starts_with("Weir answered "), "{text}");
+    for part in [
+        " of 100 requests in time; Knative's settings ",
+        "best order found",
+        "refused   503: the queue was full",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains('\u{1b}'), "{text}");
+    let html = fs::read_to_string(page).unwrap();
+    for part in [
+        "The queue from inside",
+        "Request by request",
+        "least slack of",
+        "oldest",
+        "&lt;one&gt;",
+        "<svg",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    assert!(
+        !html.contains("<script") && !html.contains("<one>"),
+        "it runs nothing"
+    );
+}
+
+#[test]
+fn options_that_a_scenario_does_not_use_are_refused() {
+    for (arguments, said) in [
+        (
+            &["--scenario", "shares", "--load", "2"][..],
+            "--load belongs to --scenario deadline, --scenario route; --scenario shares does not use it",
+        ),
+        (
+            &["--scenario", "shares", "--seed", "2"],
+            "--seed belongs to",
+        ),
+        (
+            &["--scenario", "shares", "--trace", "x"],
+            "--trace belongs to",
+        ),
+        (
+            &["--scenario", "route", "--pods", "10:90"],
+            "--pods belongs to --scenario shares",
+        ),
+        (&["--html", "/no/page.html"], "there is no folder /no"),
+        (
+            &["--json", "--color", "always"],
+            "--color is not used by --json",
+        ),
+        (
+            &["--seconds", "-1"],
+            "invalid value '-1' for '--seconds <S>': a number above 0",
+        ),
+        (&["--lod", "1"], "a similar argument exists: '--load'"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let told = refusal(&command.arg("demo").args(arguments).output().unwrap());
+        assert!(told.contains(said), "{arguments:?}: {told}");
     }
 }
 

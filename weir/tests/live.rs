@@ -103,11 +103,11 @@ fn what_cannot_be_used_is_refused_with_exit_code_2() {
         (&["demo", "--live", "--observe"][..], "cannot be used with"),
         (
             &["demo", "--live", "--hold", "5"],
-            "--hold does not belong to --live",
+            "--hold belongs to --observe; --live does not use it",
         ),
         (
             &["demo", "--live", "--scenario", "route"],
-            "--scenario does not belong to --live",
+            "; --live does not use it",
         ),
         (
             &["demo", "--live", "--bind", "::1"],

@@ -59,14 +59,17 @@ fn what_does_not_belong_together_is_refused_with_exit_code_2() {
         (&["--break", "agent"], "--break belongs to --observe"),
         (
             &["--observe", "--scenario", "route"],
-            "--scenario does not belong to --observe",
+            "--scenario belongs to --scenario deadline, --scenario route, --scenario shares; --observe does not use it",
         ),
         (
             &["--observe", "--rule", "weir"],
-            "--rule does not belong to --observe",
+            "--rule belongs to --scenario shares; --observe does not use it",
         ),
         (&["--observe", "--bind", "::1"], "needs an IPv4 address"),
-        (&["--html", "x"], "--html belongs to --observe"),
+        (
+            &["--scenario", "route", "--html", "x"],
+            "--html belongs to --scenario deadline, --scenario shares, --observe; --scenario route does not use it",
+        ),
         (&["--traces", "x"], "--traces belongs to --observe"),
         (
             &["--observe", "--traces", "/nowhere/at/all"],

@@ -116,7 +116,7 @@ fn what_cannot_be_asked_for_is_refused_with_what_is_allowed() {
             &["--rule", "fair"],
             "weir, paper, reactive-bucket, time-only, racing, exclusive",
         ),
-        (&["--time", "9"], "1..=8"),
+        (&["--time", "9"], "a whole number from 1 to 8"),
         (&["--seconds", "0"], "above 0"),
         (&["--seconds", "7200"], "up to 3600"),
         (&["--idle-from", "3=1"], "pod-1, pod-2"),
@@ -213,4 +213,23 @@ fn gone(pids: &BTreeSet<u32>) {
         );
         std::thread::park_timeout(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn quotas_of_more_than_there_is_are_said_to_be_scaled() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let path = page.to_str().unwrap();
+    let output = run(&["--pods", "60:70", "--seconds", "1", "--html", path]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Quotas add up to 130 %: "), "{text}");
+    let html = fs::read_to_string(page).unwrap();
+    assert!(html.contains("Quotas add up to 130 %: ") && html.contains("turn by turn"));
+    let own: Value =
+        serde_json::from_slice(&run(&["--pods", "60:70", "--seconds", "1", "--json"]).stdout)
+            .unwrap();
+    assert!(
+        (own["quotas_scaled_from"].as_f64().unwrap() - 1.3).abs() < 1e-9,
+        "{own}"
+    );
 }

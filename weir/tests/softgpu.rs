@@ -279,24 +279,30 @@ fn options_that_cannot_be_are_refused_and_say_what_can() {
     let yaml = place.file("mig.yaml", "version: v1\nmig-configs:\n  all-1g.10gb:\n");
     let wrong = place.file("wrong.toml", "[[gpu]]\nslices = [\"9g.1tb\"]\n");
     let two = place.file("two.toml", "[[gpu]]\nslices = []\n[[gpu]]\nslices = []\n");
-    let [yaml, wrong, two] = [&yaml, &wrong, &two].map(|path| path.to_str().unwrap());
+    let cut = place.file("cut.toml", "[[gpu]]\nslices = [9\n");
+    let [yaml, wrong, two, cut] = [&yaml, &wrong, &two, &cut].map(|path| path.to_str().unwrap());
     for (arguments, allowed) in [
         (&["--gpu", "K80"][..], "known: V100, A100-80GB, H100, H200"),
-        (&["--gpus", "65"], "1..=64"),
-        (&["--bytes", "0"], "1..=512"),
-        (&["--time", "9"], "1..=8"),
-        (&["--ledger-mib", "0"], "1..=65536"),
+        (&["--gpus", "65"], "from 1 to 64"),
+        (&["--bytes", "0"], "from 1 to 512"),
+        (&["--time", "9"], "from 1 to 8"),
+        (&["--ledger-mib", "0"], "from 1 to 65536"),
         (
             &["--mig", "/nonexistent"],
             "--mig /nonexistent: No such file",
         ),
         (&["--mig", yaml], "TOML is needed"),
-        (&["--mig", wrong], "9g.1tb"),
+        (
+            &["--mig", wrong],
+            "wrong.toml: GPU 0: 9g.1tb: no such profile; known: 1g.10gb",
+        ),
+        (&["--mig", cut], "line 2, column 12: unclosed array"),
         (&["--mig", two, "--gpus", "1"], "--mig has 2 tables"),
         (&["--mig", two, "--gpu", "V100", "--speed"], "--speed"),
     ] {
         let why = place.refuses(2, "path", arguments);
         assert!(why.contains(allowed), "{arguments:?}: {why}");
+        assert_eq!(why.trim_end().lines().count(), 1, "{arguments:?}: {why}");
     }
     assert!(!place.folder().exists());
     for word in ["ledger", "status"] {
@@ -313,7 +319,7 @@ fn options_that_cannot_be_are_refused_and_say_what_can() {
         ("ledger", &["--csv", "--json"], 2, "cannot be used with"),
         ("status", &[], 1, "no server runs there"),
         ("inject", &["--xid", "79"], 1, "no server runs there"),
-        ("inject", &["--xid", "0"], 2, "1..=999"),
+        ("inject", &["--xid", "0"], 2, "from 1 to 999"),
     ] {
         let why = place.refuses(code, word, arguments);
         assert!(why.contains(said), "{word} {arguments:?}: {why}");

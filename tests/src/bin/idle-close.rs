@@ -127,7 +127,7 @@ async fn run(options: &Options) -> anyhow::Result<bool> {
     for binary in &binaries {
         ensure!(
             binary.is_file(),
-            "{} is no file: cargo build --release -p queue-proxy, or --weir",
+            "{} is no file: cargo build --profile dist -p queue-proxy, or --weir",
             binary.display()
         );
     }

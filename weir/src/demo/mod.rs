@@ -2,32 +2,31 @@
 
 mod best;
 mod children;
+mod deadline;
+mod disturbance;
 mod gpu;
 mod observe;
+mod progress;
 mod replay;
 mod report;
 mod route;
 mod shares;
-mod spawn;
+pub(crate) mod spawn;
 mod trace;
 pub(crate) mod validate;
 mod workload;
 
-use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use crate::runtime::until_interrupted;
 use clap::{Args, ValueEnum};
 use simulator::routing;
-use tokio::signal::unix::{SignalKind, signal};
 
-use self::children::{Children, Settings};
-use self::gpu::SoftGpu;
+pub(crate) use self::children::get;
 pub(crate) use self::gpu::serve as serve_software_gpu;
 pub(crate) use self::observe::{PrometheusError, TracesError};
-use self::report::{Report, Run};
 use self::trace::Trace;
 use self::workload::Workload;
 
@@ -36,36 +35,47 @@ const BIND: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 7, 1));
 
 /// What can be chosen.
 #[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// What to show.
-    #[arg(long, value_enum, default_value = "deadline")]
-    scenario: Scenario,
-    /// A trace instead of the bundled one: Azure's LLM format (TIMESTAMP,ContextTokens,GeneratedTokens), or
+    /// What to show [default: deadline].
+    #[arg(long, value_enum)]
+    scenario: Option<Scenario>,
+    /// A trace instead of the bundled one, plain or gzip: Azure's LLM format (TIMESTAMP,ContextTokens,GeneratedTokens), or
     /// CSV with the heading arrival_s,service_ms,objective_ms,class.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Sum of service times divided by the span: 1.0 keeps one instance exactly busy, or with --scenario route all of them.
-    #[arg(long, value_name = "L", default_value = "1.0", value_parser = positive)]
-    load: f64,
+    /// Sum of service times divided by the span: 1.0, the default, keeps one instance exactly busy, or with --scenario route all of
+    /// them.
+    #[arg(long, value_name = "L", value_parser = positive)]
+    load: Option<f64>,
     /// How long requests arrive, in seconds (default 25); how long shares are measured (default 10).
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// Which slice of the trace: slices follow one another from the trace's begin.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    seed: u64,
-    /// With --scenario route: the instances' speeds, 1 to 16 of them from 0.05 to 1.
-    #[arg(long, value_name = "LIST", default_value = route::SPEEDS_DEFAULT)]
-    speeds: route::Speeds,
-    /// A request's objective in multiples of its service time, where the trace states none.
-    #[arg(long, value_name = "F", default_value_t = OBJECTIVE_FACTOR, value_parser = positive)]
-    objective_factor: f64,
+    /// Which slice of the trace, from 1, the default: slices follow one another from the trace's begin.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seed: Option<u64>,
+    /// With --scenario route: the instances' speeds, 1 to 16 of them from 0.05 to 1 (default 1,1,1,1).
+    #[arg(long, value_name = "LIST")]
+    speeds: Option<route::Speeds>,
+    /// A request's objective in multiples of its service time, where the trace states none (default 4).
+    #[arg(long, value_name = "F", value_parser = positive)]
+    objective_factor: Option<f64>,
     /// The address on which the queue-proxies listen, one after the other; with --scenario route activator-ext, and the pods on
-    /// those behind it.
-    #[arg(long, value_name = "IP", default_value_t = BIND)]
-    bind: IpAddr,
-    /// Print one JSON object instead of the table.
+    /// those behind it (default 127.0.7.1).
+    #[arg(long, value_name = "IP")]
+    bind: Option<IpAddr>,
+    /// Print one JSON object instead of the table; docs/demo.md has its keys.
     #[arg(long)]
     json: bool,
+    /// Write a page with plots: a file for --scenario deadline and shares; with --observe a folder for a page of each dashboard.
+    #[arg(long, value_name = "PATH")]
+    html: Option<PathBuf>,
+    /// Exit code 1 if the machine was so late that the result cannot be trusted, or one of the suite could not be measured.
+    #[arg(long)]
+    strict: bool,
+    /// When the result has colours: if it is printed on a terminal and NO_COLOR is not set, always, or never.
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
+    color: crate::terminal::Color,
     #[command(flatten)]
     shares: shares::Options,
     #[command(flatten)]
@@ -103,69 +113,162 @@ pub(crate) enum Program {
     Load,
     /// What carries a function's requests to its pods.
     ActivatorExt,
+    /// The queue-proxy in front of a server of the user's.
+    Proxy,
     /// A program of another package: the first argument names it.
     Foreign,
 }
 
+/// What is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Scenario(Scenario),
+    Observe,
+    Live,
+}
+
+impl Mode {
+    /// As the option that asks for it.
+    const fn option(self) -> &'static str {
+        match self {
+            Self::Scenario(Scenario::Deadline) => "--scenario deadline",
+            Self::Scenario(Scenario::Route) => "--scenario route",
+            Self::Scenario(Scenario::Shares) => "--scenario shares",
+            Self::Observe => "--observe",
+            Self::Live => "--live",
+        }
+    }
+}
+
 /// Runs the demo. An error is the user's to mend: exit code 2. Exit code 1: a request was not answered
-/// exactly once; with `--strict`, shares were measured on a machine that was too late.
+/// exactly once; with `--strict`, the machine was too late.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    if arguments.observe.is_set() {
-        if let Some(option) = arguments.given_beside_observe() {
-            anyhow::bail!("{option} does not belong to --observe");
-        }
-        let own = &arguments.observe;
-        let (bind, seconds, json) = (arguments.bind, arguments.seconds, arguments.json);
-        return until_interrupted(observe::run(own, bind, seconds, json));
-    }
-    if arguments.observe.is_live() {
-        let other = arguments.given_beside_observe();
-        if let Some(option) = other.or_else(|| arguments.observe.first_given()) {
-            anyhow::bail!("{option} does not belong to --live");
-        }
-        let (bind, seconds, json) = (arguments.bind, arguments.seconds, arguments.json);
-        return until_interrupted(observe::live::run(bind, seconds, json));
-    }
-    if let Some(option) = arguments.observe.first_given() {
-        anyhow::bail!("{option} belongs to --observe");
-    }
-    if arguments.scenario != Scenario::Route && arguments.speeds != route::Speeds::default() {
-        anyhow::bail!("--speeds belongs to --scenario route");
-    }
-    match arguments.scenario {
-        Scenario::Deadline => {
-            let workload = arguments.workload(1.0)?;
-            until_interrupted(deadline(arguments, &workload))
-        }
-        Scenario::Route => {
-            let workload = arguments.workload(arguments.speeds.sum())?;
-            until_interrupted(route::run(arguments, &workload))
-        }
-        Scenario::Shares => until_interrupted(shares::run(
-            &arguments.shares,
+    let mode = arguments.mode();
+    arguments.uses_all(mode)?;
+    let bind = arguments.bind();
+    match mode {
+        Mode::Observe => until_interrupted(observe::run(
+            &arguments.observe,
+            arguments.html.as_deref(),
+            bind,
             arguments.seconds,
             arguments.json,
+        )),
+        Mode::Live => {
+            until_interrupted(observe::live::run(bind, arguments.seconds, arguments.json))
+        }
+        Mode::Scenario(Scenario::Deadline) => {
+            let workload = arguments.workload(1.0)?;
+            until_interrupted(deadline::run(arguments, &workload))
+        }
+        Mode::Scenario(Scenario::Route) => {
+            let workload = arguments.workload(arguments.speeds().sum())?;
+            until_interrupted(route::run(arguments, &workload))
+        }
+        Mode::Scenario(Scenario::Shares) => until_interrupted(shares::run(
+            &arguments.shares,
+            &shares::Output {
+                seconds: arguments.seconds,
+                is_json: arguments.json,
+                is_strict: arguments.strict,
+                html: arguments.html.clone(),
+            },
         )),
     }
 }
 
 impl Arguments {
-    /// Returns an option that `--observe` has no use for, and that was given.
-    fn given_beside_observe(&self) -> Option<&'static str> {
-        if self.scenario != Scenario::Deadline {
-            return Some("--scenario");
+    const fn mode(&self) -> Mode {
+        if self.observe.is_set() {
+            Mode::Observe
+        } else if self.observe.is_live() {
+            Mode::Live
+        } else {
+            Mode::Scenario(self.scenario_or_default())
         }
-        if self.trace.is_some() {
-            return Some("--trace");
+    }
+
+    const fn scenario_or_default(&self) -> Scenario {
+        match self.scenario {
+            Some(scenario) => scenario,
+            None => Scenario::Deadline,
         }
-        self.shares.first_given()
+    }
+
+    /// Checks that nothing was given that a mode has no use for.
+    fn uses_all(&self, mode: Mode) -> anyhow::Result<()> {
+        use Mode::{Live, Observe, Scenario as Of};
+        const DEADLINE: Mode = Of(Scenario::Deadline);
+        const ROUTE: Mode = Of(Scenario::Route);
+        const SHARES: Mode = Of(Scenario::Shares);
+        const SCENARIOS: [Mode; 3] = [DEADLINE, ROUTE, SHARES];
+        let own: [(bool, &str, &[Mode]); 10] = [
+            (self.scenario.is_some(), "--scenario", &SCENARIOS),
+            (self.trace.is_some(), "--trace", &[DEADLINE, ROUTE]),
+            (self.load.is_some(), "--load", &[DEADLINE, ROUTE]),
+            (self.seed.is_some(), "--seed", &[DEADLINE, ROUTE]),
+            (self.speeds.is_some(), "--speeds", &[ROUTE]),
+            (
+                self.objective_factor.is_some(),
+                "--objective-factor",
+                &[DEADLINE, ROUTE],
+            ),
+            (
+                self.bind.is_some(),
+                "--bind",
+                &[DEADLINE, ROUTE, Observe, Live],
+            ),
+            (self.html.is_some(), "--html", &[DEADLINE, SHARES, Observe]),
+            (self.strict, "--strict", &SCENARIOS),
+            (
+                self.color != crate::terminal::Color::Auto,
+                "--color",
+                &[DEADLINE],
+            ),
+        ];
+        let shares = self.shares.given().map(|name| (true, name, &[SHARES][..]));
+        let observe = self
+            .observe
+            .given()
+            .map(|name| (true, name, &[Observe][..]));
+        let all = own.into_iter().chain(shares).chain(observe);
+        for (is_given, option, modes) in all {
+            if is_given && !modes.contains(&mode) {
+                let uses: Vec<&str> = modes.iter().map(|mode| mode.option()).collect();
+                anyhow::bail!(
+                    "{option} belongs to {}; {} does not use it",
+                    uses.join(", "),
+                    mode.option()
+                );
+            }
+        }
+        if self.html.is_some() && self.shares.is_suite() {
+            anyhow::bail!("--html draws one measurement: it is not used by --suite");
+        }
+        if self.color != crate::terminal::Color::Auto && self.json {
+            anyhow::bail!("--color is not used by --json");
+        }
+        Ok(())
+    }
+
+    fn bind(&self) -> IpAddr {
+        self.bind.unwrap_or(BIND)
+    }
+
+    fn load(&self) -> f64 {
+        self.load.unwrap_or(1.0)
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
+    fn speeds(&self) -> route::Speeds {
+        self.speeds.clone().unwrap_or_default()
     }
 
     /// Returns the slice of the trace that instances whose speeds have this sum are sent.
     fn workload(&self, capacity: f64) -> anyhow::Result<Workload> {
-        if let Some(option) = self.shares.first_given() {
-            anyhow::bail!("{option} belongs to --scenario shares");
-        }
         let trace = match &self.trace {
             Some(path) => Trace::read(path)?,
             None => Trace::bundled()?,
@@ -173,37 +276,11 @@ impl Arguments {
         Workload::new(
             &trace,
             self.seconds.unwrap_or(DEADLINE_SECONDS),
-            self.load * capacity,
-            self.objective_factor,
-            self.seed,
+            self.load() * capacity,
+            self.objective_factor.unwrap_or(OBJECTIVE_FACTOR),
+            self.seed(),
         )
     }
-}
-
-fn until_interrupted(
-    does: impl Future<Output = anyhow::Result<ExitCode>>,
-) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    let outcome = runtime.block_on(async {
-        // Before the first child is there: until then an interrupt ends the process by itself, and afterwards no child
-        // is left behind.
-        let mut interrupt =
-            signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
-        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-        tokio::select! {
-            done = does => done,
-            // Children are killed, and the software GPU's folder removed, when their handles are dropped.
-            _signal = interrupt.recv() => Ok(ExitCode::from(130)),
-            _signal = terminate.recv() => Ok(ExitCode::from(143)),
-        }
-    });
-    // A search that is under way is not waited for.
-    runtime.shutdown_background();
-    outcome
 }
 
 /// Returns slices of the bundled trace for the simulator: by seed, by load, and by the sum of the instances' speeds.
@@ -217,66 +294,6 @@ pub(crate) fn routing_jobs() -> anyhow::Result<impl Fn(u64, f64, f64) -> Vec<rou
             .map(|slice| slice.jobs())
             .unwrap_or_default()
     })
-}
-
-async fn deadline(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
-    let gpu = SoftGpu::start().await?;
-    let mut runs = Vec::new();
-    for settings in Settings::both(workload.longest_objective()) {
-        let name = settings.name();
-        let mut children = Children::start(arguments.bind, workload.cost, &gpu, settings).await?;
-        let progress = progress_bar(name, workload, arguments.json);
-        let answers = replay::replay(children.address(), workload, &progress).await;
-        progress.finish_and_clear();
-        children.check()?;
-        let served = children.served().await?;
-        children.stop().await?;
-        runs.push(Run::new(name, workload, &answers, served));
-    }
-    let device = gpu.device()?;
-    drop(gpu);
-    // Off the runtime's own thread, so that an interrupt is heard.
-    let (searched, seed) = (workload.clone(), arguments.seed);
-    let best_found_hit_rate = tokio::task::spawn_blocking(move || best::hit_rate(&searched, seed))
-        .await
-        .context("the search for the best order broke off")?;
-    let report = Report {
-        scenario: "deadline",
-        seed: arguments.seed,
-        load: workload.load(),
-        best_found_hit_rate,
-        device,
-        runs,
-    };
-    let text = if arguments.json {
-        report.json()?
-    } else {
-        report.table(workload)
-    };
-    report::print(&text)?;
-    Ok(if report.every_request_was_answered_once() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
-}
-
-fn progress_bar(name: &str, workload: &Workload, json: bool) -> indicatif::ProgressBar {
-    let length = workload.requests.len() as u64;
-    // A bar is for people; a log gets the result alone.
-    if json || !std::io::stderr().is_terminal() {
-        return indicatif::ProgressBar::hidden();
-    }
-    let style = indicatif::ProgressStyle::with_template(
-        "{msg:>6} {bar:40} {pos}/{len} requests answered, {elapsed} of about {prefix}",
-    );
-    let bar = indicatif::ProgressBar::new(length)
-        .with_prefix(format!("{:.0}s", workload.span.as_secs_f64()))
-        .with_message(name.to_owned());
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -10,11 +10,11 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use indicatif::ProgressBar;
 use serde::Deserialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::progress::Progress;
 use super::workload::Workload;
 
 /// Requests begin this long after the call, so that the first is not late.
@@ -102,7 +102,7 @@ pub(crate) enum Outcome {
 pub(crate) async fn replay(
     target: impl Into<Target>,
     workload: &Workload,
-    progress: &ProgressBar,
+    progress: &Progress,
 ) -> Vec<Answer> {
     let target = Arc::new(target.into());
     let client = Client::builder(TokioExecutor::new())
@@ -151,12 +151,12 @@ pub(crate) async fn replay(
 fn collect(
     answer: Result<Answer, tokio::task::JoinError>,
     answers: &mut Vec<Answer>,
-    progress: &ProgressBar,
+    progress: &Progress,
 ) {
     // A task that broke off leaves its request without an answer, which the report counts.
     if let Ok(answer) = answer {
         answers.push(answer);
-        progress.inc(1);
+        progress.advance();
     }
 }
 

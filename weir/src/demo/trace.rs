@@ -1,10 +1,10 @@
 //! Traces: Azure's LLM inference trace, and a plain CSV of our own.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use model_server::{Cost, Work};
+use simulator::traces::{self, Source};
 
 const AZURE_HEADING: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
 const OWN_HEADING: &str = "arrival_s,service_ms,objective_ms,class";
@@ -25,7 +25,7 @@ const OWN_COST: Cost = Cost {
 };
 /// The model-server's own bound: ten minutes.
 const SERVICE_MS_MAX: f64 = 600_000.0;
-/// Files larger than this are refused.
+/// Files with more text than this are refused.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Azure's requests are told apart by what they generate: up to this many tokens is `short`, up to the
 /// next `medium`, above it `long`.
@@ -60,15 +60,10 @@ impl Trace {
         Self::parse(BUNDLED).context("the bundled trace")
     }
 
-    /// Reads a file.
+    /// Reads a file, plain or gzip.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
-        let name = path.display();
-        let size = fs::metadata(path)
-            .with_context(|| format!("cannot read {name}"))?
-            .len();
-        ensure!(size <= BYTES_MAX, "{name} is larger than {BYTES_MAX} bytes");
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-        Self::parse(&text).with_context(|| name.to_string())
+        let text = traces::text(&Source::File(path.to_owned()), BYTES_MAX)?;
+        Self::parse(&text).with_context(|| path.display().to_string())
     }
 
     /// Parses a text; the heading tells the format.

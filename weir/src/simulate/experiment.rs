@@ -13,7 +13,8 @@ use simulator::routing;
 
 use super::interrupt::Interrupt;
 use super::progress::Progress;
-use super::{INTERRUPTED, date, result, text};
+use super::{INTERRUPTED, result, text};
+use crate::{date, output};
 
 /// What can be chosen.
 #[derive(Debug, Args)]
@@ -25,7 +26,7 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "id")]
     all: bool,
     /// Name them.
-    #[arg(long, conflicts_with_all = ["id", "all"])]
+    #[arg(long, conflicts_with_all = ["id", "all", "json", "figures", "html", "seeds"])]
     list: bool,
     /// Over so many seeds; an order needs ten.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -58,7 +59,7 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
         None => all.iter().map(|own| own.id).collect(),
     };
     if let Some(path) = &arguments.html {
-        result::can_be_written(path)?;
+        output::can_be_written(path)?;
     }
     let progress = Progress::new(!arguments.json);
     progress.begin(ids.len());
@@ -95,11 +96,17 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
         }
     }
     progress.end();
+    let mut seeds: Vec<u64> = evidence
+        .values()
+        .flat_map(|own| own.run.by_seed.keys().copied())
+        .collect();
+    seeds.sort_unstable();
+    seeds.dedup();
     let evidence_is_empty = evidence.is_empty();
     let judged = Claims::of_papers().judge(&evidence)?;
     if let Some(path) = &arguments.html {
-        let page = page(&ids, arguments.seeds, sections, &judged);
-        result::whole_file(path, |to| Ok(to.write_all(page.as_bytes())?))?;
+        let page = page(&ids, &seeds, sections, &judged);
+        output::whole_file(path, |to| Ok(to.write_all(page.as_bytes())?))?;
     }
     let text = if arguments.json {
         let mut text = judged.json_rows()?;
@@ -139,7 +146,7 @@ fn with_routing(error: ExperimentError, all: &[experiments::Listed]) -> Experime
     }
 }
 
-fn page(ids: &[&str], seeds: u32, mut sections: Vec<Section>, judged: &Judged) -> String {
+fn page(ids: &[&str], seeds: &[u64], mut sections: Vec<Section>, judged: &Judged) -> String {
     sections.insert(
         0,
         Section {
@@ -151,9 +158,9 @@ fn page(ids: &[&str], seeds: u32, mut sections: Vec<Section>, judged: &Judged) -
     Report {
         title: "The papers' experiments".to_owned(),
         answer: Vec::new(),
-        scenario: format!("{} over {seeds} seeds each.", ids.join(", ")),
+        scenario: format!("{} in virtual time.", ids.join(", ")),
         date: date::now(),
-        seeds: Vec::new(),
+        seeds: seeds.to_vec(),
         parameters: Vec::new(),
         sections,
         footer: String::new(),

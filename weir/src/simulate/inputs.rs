@@ -4,17 +4,18 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use policy::{Span, Time};
 use simulator::generate::{Generated, Spec, SpecError, generate, preset};
 use simulator::random::Streams;
-use simulator::traces::{self, Arrivals, Options, Source, Workload, write_csv};
+use simulator::traces::{self, Arrivals, Format, Options, Source, Workload, write_csv};
 use simulator::what_if::load::REQUESTS_MAX;
 use simulator::what_if::{self, Cluster, Functions, Load, Window};
 
 use super::interrupt::Interrupt;
 use super::progress::Progress;
-use super::{Placement, WhatIf, result};
+use super::{Placement, WhatIf};
+use crate::{output, usage};
 
 fn text(path: &Path) -> anyhow::Result<(String, String)> {
     let name = path.display().to_string();
@@ -54,16 +55,48 @@ fn workload(arguments: &WhatIf, seed: u64) -> anyhow::Result<Either> {
         .as_ref()
         .context("--trace FILE or --generate NAME is needed")?;
     let source = |path: &Path| Source::File(path.to_owned());
+    let format = traces::recognise(&source(path))?;
+    uses_all(arguments, path, format)?;
     let options = Options {
+        format: Some(format),
         placement: match arguments.placement {
-            Placement::Random => traces::Placement::Random,
-            Placement::Even => traces::Placement::Even,
+            Some(Placement::Even) => traces::Placement::Even,
+            Some(Placement::Random) | None => traces::Placement::Random,
         },
         durations: arguments.durations.as_deref().map(source),
         memory: arguments.memory.as_deref().map(source),
         ..Options::new(streams(seed))
     };
     Ok(Either::Trace(traces::open(&source(path), &options)?))
+}
+
+/// Checks that nothing was given that a trace of this format has no use for.
+fn uses_all(arguments: &WhatIf, path: &Path, format: Format) -> anyhow::Result<()> {
+    const OF_2019: &str = "an Azure Functions 2019 trace";
+    let is_2019 = format == Format::AzureFunctions2019;
+    for (is_given, is_used, option, of) in [
+        (
+            arguments.durations.is_some(),
+            is_2019,
+            "--durations",
+            OF_2019,
+        ),
+        (arguments.memory.is_some(), is_2019, "--memory", OF_2019),
+        (
+            arguments.placement.is_some(),
+            format.has_counts(),
+            "--placement",
+            "a trace of counts a minute (Azure Functions 2019, Torpor's samples)",
+        ),
+    ] {
+        ensure!(
+            !is_given || is_used,
+            "{option} belongs to {of}: {} is {}",
+            path.display(),
+            format.name()
+        );
+    }
+    Ok(())
 }
 
 /// A preset, or a file.
@@ -74,7 +107,7 @@ fn spec(name: &str, arguments: &WhatIf, seed: u64) -> anyhow::Result<Spec> {
         let (name, text) = text(path)?;
         // A parser's error has lines of the file in it.
         Spec::from_toml(&text).map_err(|error| match error {
-            SpecError::Text(text) => anyhow::anyhow!("{name}: {}", on_one_line(&text)),
+            SpecError::Text(text) => anyhow::anyhow!("{name}: {}", usage::on_one_line(&text)),
             other => anyhow::anyhow!("{name}: {other}"),
         })?
     } else {
@@ -86,16 +119,6 @@ fn spec(name: &str, arguments: &WhatIf, seed: u64) -> anyhow::Result<Spec> {
         spec.functions = count;
     }
     Ok(spec)
-}
-
-/// The first line says where, the last one what.
-fn on_one_line(text: &str) -> String {
-    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-    let first = lines.next().unwrap_or_default();
-    match lines.next_back() {
-        Some(last) => format!("{first}: {last}"),
-        None => first.to_owned(),
-    }
 }
 
 #[expect(
@@ -185,7 +208,7 @@ fn load(
 ) -> anyhow::Result<(Load, what_if::Arrivals, Option<f64>)> {
     use what_if::Arrivals::{Drawn, Fixed};
     let window = Window {
-        from: Time(seconds(arguments.from)),
+        from: Time(seconds(arguments.from.unwrap_or(0.0))),
         length: arguments
             .seconds
             .map_or_else(|| Window::default().length, |length| Span(seconds(length))),
@@ -199,14 +222,15 @@ fn load(
         Either::Trace(workload) => {
             let are_counts = matches!(workload.arrivals, Arrivals::MinuteCounts(_));
             let is_drawn = are_counts
-                && (arguments.placement == Placement::Random || arguments.durations.is_some());
+                && (arguments.placement != Some(Placement::Even) || arguments.durations.is_some());
             let load = Load::read(workload, window, &mut watch)?;
             (load, if is_drawn { Drawn } else { Fixed }, None)
         }
         Either::MadeUp(workload, share) => {
             let load = Load::read(workload, window, &mut watch)?;
             // A window of it has a warm-up of its own.
-            let whole = arguments.seconds.is_none() && arguments.from == 0.0;
+            let whole =
+                arguments.seconds.is_none() && arguments.from.is_none_or(|from| from == 0.0);
             (load, Drawn, whole.then_some(share))
         }
     })
@@ -219,7 +243,7 @@ pub(super) fn write_trace(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<u64>> {
     let workload = workload(arguments, arguments.seed)?;
-    let written = result::whole_file(path, |to| {
+    let written = output::whole_file(path, |to| {
         let mut to = BufWriter::new(Until { to, interrupt });
         let written = match workload {
             Either::Trace(workload) => write_csv(workload, &mut to),

@@ -1,19 +1,16 @@
 //! What is given: tables, one JSON object, a page.
 
-use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 
-use anyhow::Context as _;
 use serde::Serialize;
 use simulator::report::Report;
+use simulator::rules::RuleName;
 use simulator::statistics::Unit;
 use simulator::what_if::{Answer, Arrivals, Axis, Runs, Verdict, page, table, verdicts};
-use tempfile::NamedTempFile;
 
+use super::WhatIf;
 use super::inputs::Loads;
-use super::{WhatIf, date};
+use crate::date;
 
 /// Writes to stdout; of nothing, nothing. Who reads only the beginning has what was wanted.
 pub(super) fn print(text: &str) -> io::Result<()> {
@@ -26,55 +23,6 @@ pub(super) fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }
-}
-
-fn cannot(path: &Path) -> String {
-    format!("{} cannot be written", path.display())
-}
-
-/// Beside a file that is to be written: what was there stays until all of it is.
-fn beside(path: &Path) -> anyhow::Result<NamedTempFile> {
-    if path.is_dir() {
-        anyhow::bail!("{}: it is a folder, a file is needed", cannot(path));
-    }
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    // Less what the process masks, as any other file.
-    builder.permissions(Permissions::from_mode(0o666));
-    builder.tempfile_in(folder).with_context(|| cannot(path))
-}
-
-/// A pipe or a device has nothing that could stay.
-fn is_stream(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|own| !own.is_file() && !own.is_dir())
-}
-
-/// Whether a file can be written, before hours are spent on what it is to hold.
-pub(super) fn can_be_written(path: &Path) -> anyhow::Result<()> {
-    if !is_stream(path) {
-        drop(beside(path)?);
-    }
-    Ok(())
-}
-
-/// Writes a file as a whole or not at all.
-pub(super) fn whole_file<T>(
-    path: &Path,
-    write: impl FnOnce(&mut File) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let name = || cannot(path);
-    if is_stream(path) {
-        let mut to = File::options().write(true).open(path).with_context(name)?;
-        return write(&mut to).with_context(name);
-    }
-    let mut beside = beside(path)?;
-    let outcome = write(beside.as_file_mut()).with_context(name)?;
-    let kept = beside.persist(path).map_err(|error| error.error);
-    kept.with_context(name)?;
-    Ok(outcome)
 }
 
 /// Writes to stderr, where nobody is told if that fails.
@@ -136,8 +84,14 @@ pub(super) fn text(
     }
     if let Some(shown) = runs.shown() {
         if answers.len() > 1 {
+            let rules = answers.iter().any(|own| own.rule != shown.rule);
+            let rule = if rules {
+                format!(" under {}", shown.rule)
+            } else {
+                String::new()
+            };
             text.push_str(&format!(
-                "\nOf {}, {}× the trace's rate:\n",
+                "\nOf {}{rule}, {}× the trace's rate:\n",
                 Unit::Gpus.write(f64::from(shown.gpus)),
                 Unit::Plain.write(shown.rate_scale)
             ));
@@ -170,14 +124,17 @@ pub(super) fn page(arguments: &WhatIf, runs: &Runs, axis: Option<Axis>, loads: &
     };
     #[expect(clippy::cast_precision_loss, reason = "to be read")]
     let (requests, length) = (load.requests.len() as f64, load.length.0 as f64);
-    let rules: Vec<&str> = arguments.rule.iter().map(|rule| rule.name()).collect();
+    let rules: Vec<&str> = arguments.rules().into_iter().map(RuleName::name).collect();
     let mut parameters = vec![
         ("cluster".to_owned(), path(&arguments.cluster)),
         ("functions".to_owned(), path(&arguments.functions)),
         ("requests of".to_owned(), workload),
         ("rules".to_owned(), rules.join(", ")),
         ("window".to_owned(), Unit::Nanoseconds.write(length)),
-        ("from".to_owned(), format!("{} s", arguments.from)),
+        (
+            "from".to_owned(),
+            format!("{} s", arguments.from.unwrap_or(0.0)),
+        ),
     ];
     if let Some(axis) = axis {
         parameters.push(("swept".to_owned(), axis.title().to_owned()));

@@ -91,10 +91,19 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 fn is_usage(error: &anyhow::Error) -> bool {
     use ::softgpu::install::InstallError;
     let install = error.downcast_ref::<InstallError>();
-    let is_configuration = matches!(
-        install,
-        Some(InstallError::Config(_) | InstallError::Configured { .. })
-    );
+    // A folder that cannot be made is an option's to mend.
+    let is_place = |error: &io::Error| {
+        use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+        matches!(
+            error.kind(),
+            NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem
+        )
+    };
+    let is_configuration = match install {
+        Some(InstallError::Config(_) | InstallError::Configured { .. }) => true,
+        Some(InstallError::File { error, .. }) => is_place(error),
+        _ => false,
+    };
     is_configuration || error.is::<Usage>() || error.is::<::softgpu::NoFolder>()
 }
 

@@ -10,6 +10,7 @@ use softgpu_wire::config::{Config, GPUS_MAX, GpuConfig};
 use softgpu_wire::place;
 
 use super::{Place, Usage, print, say};
+use crate::usage;
 
 /// What can be chosen.
 #[derive(Debug, Args)]
@@ -74,7 +75,7 @@ impl Mig {
             if text.lines().any(|line| line.starts_with("mig-configs:")) {
                 format!("this is YAML, as mig-parted reads it; {MIG_FORM}")
             } else {
-                format!("{}; {MIG_FORM}", error.to_string().trim_end())
+                format!("{}; {MIG_FORM}", usage::on_one_line(&error.to_string()))
             }
         })?;
         if (1..=GPUS_MAX).contains(&mig.gpus.len()) {
@@ -132,7 +133,10 @@ impl Arguments {
                 }),
             }
         }
-        config.check().map_err(|error| Usage(error.to_string()))?;
+        config.check().map_err(|error| match &self.mig {
+            Some(path) => Usage(format!("--mig {}: {error}", path.display())),
+            None => Usage(error.to_string()),
+        })?;
         Ok(config)
     }
 }

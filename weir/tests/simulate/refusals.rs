@@ -236,6 +236,7 @@ fn files_that_cannot_be_used_are_named() {
             told.contains(&format!("{page} cannot be written")),
             "{told}"
         );
+        assert!(!told.contains(".tmp"), "{told}");
         let told = refusal(&folder.run(&["--write-trace", page]));
         assert!(
             told.contains(&format!("{page} cannot be written")),
@@ -307,13 +308,15 @@ fn what_cannot_be_asked_is_told() {
             "gpus is 0: a whole number from 1 to 64",
         ),
         (["--sweep", "slots=1..4"], "gpus, nodes, models-gb"),
-        (["--sweep", "gpus=4..1"], "FROM..TO"),
+        (["--sweep", "gpus=4..1"], "as gpus=1..4"),
         (["--rule", "fastest"], "arrival-order"),
         (["--rate-scale", "0"], "a number from 0.001"),
         (["--rate-scale", "nan"], "a number from 0.001"),
-        (["--seeds", "0"], "1..=100"),
-        (["--seeds", "101"], "1..=100"),
+        (["--seeds", "0"], "from 1 to 100"),
+        (["--seeds", "101"], "from 1 to 100"),
         (["--seed", "one"], "--seed"),
+        (["--seed", "0"], "from 1 to 1000000000"),
+        (["--rate-scale", "-1"], "a number from 0.001"),
         (["--warm-up", "1"], "--warm-up"),
         (["--seconds", "0"], "--seconds"),
     ] {
@@ -322,7 +325,66 @@ fn what_cannot_be_asked_is_told() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
     }
+}
+
+#[test]
+fn all_that_is_missing_is_named_at_once() {
+    let simulate = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        refusal(&command.arg("simulate").args(arguments).output().unwrap())
+    };
+    assert!(simulate(&[]).contains(
+        "--cluster FILE, --functions FILE and --trace FILE or --generate NAME are needed"
+    ),);
+    assert!(simulate(&["--trace", "x"]).contains("--cluster FILE and --functions FILE are needed"));
+    assert!(
+        simulate(&["--functions", "x", "--trace", "x"]).contains("weir: --cluster FILE is needed")
+    );
+}
+
+#[test]
+fn what_a_trace_does_not_use_is_refused() {
+    let folder = Folder::new();
+    let llm = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,1,1\n";
+    folder.write("llm.csv", llm);
+    for (arguments, said) in [
+        (
+            &["--trace", "llm.csv", "--durations", "x"][..],
+            "--durations belongs to an Azure Functions 2019 trace: llm.csv is Azure LLM 2023",
+        ),
+        (
+            &["--trace", "trace.csv", "--memory", "x"],
+            "--memory belongs to an Azure Functions 2019 trace: trace.csv is Weir's CSV",
+        ),
+        (
+            &["--trace", "trace.csv", "--placement", "even"],
+            "--placement belongs to a trace of counts a minute",
+        ),
+    ] {
+        let told = refusal(&folder.command(arguments).output().unwrap());
+        assert!(told.contains(said), "{told}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .current_dir(folder.0.path())
+        .args([
+            "simulate",
+            "--trace",
+            "trace.csv",
+            "--write-trace",
+            "out.csv",
+            "--seconds",
+            "5",
+        ])
+        .output()
+        .unwrap();
+    let told = refusal(&output);
+    assert!(
+        told.contains("--seconds is not used where --write-trace is all"),
+        "{told}"
+    );
+    assert!(fs::metadata(folder.path("out.csv")).is_err());
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
 fn ensure_file(path: &Path, option: &str) -> anyhow::Result<()> {
     anyhow::ensure!(
         path.is_file(),
-        "{} is no file: cargo build --release -p queue-proxy, or {option}",
+        "{} is no file: cargo build --profile dist -p queue-proxy, or {option}",
         path.display()
     );
     Ok(())

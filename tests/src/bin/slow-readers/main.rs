@@ -119,7 +119,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
 async fn run(options: &Options) -> anyhow::Result<()> {
     anyhow::ensure!(
         options.weir.is_file(),
-        "{} is no file: cargo build --release -p queue-proxy, or --weir",
+        "{} is no file: cargo build --profile dist -p queue-proxy, or --weir",
         options.weir.display()
     );
     let mut binaries = vec![("Weir", options.weir.clone())];

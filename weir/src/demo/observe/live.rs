@@ -16,9 +16,9 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::super::children::get;
-use super::super::report::print;
 use super::cluster::{Addresses, Cluster};
 use super::function;
+use crate::output::print;
 
 /// Without `--seconds` it goes on until it is interrupted.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);

@@ -14,7 +14,7 @@ mod report;
 mod screenshots;
 mod traces;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use clap::{Args, ValueEnum};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::report::print;
+use crate::output::print;
 use cluster::Cluster;
 pub(crate) use prometheus::PrometheusError;
 use prometheus::{Prometheus, Window};
@@ -49,9 +49,6 @@ pub(crate) struct ObserveOptions {
     /// With --observe: leave Prometheus up for so many seconds, and print its address.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     hold: Option<u64>,
-    /// With --observe: draw every dashboard into this folder, a page each.
-    #[arg(long, value_name = "DIR")]
-    html: Option<PathBuf>,
     /// With --observe: pictures of these pages, 375 and 1,440 pixels wide, by the program `chromium` of Debian's package.
     #[arg(long, value_name = "DIR")]
     screenshots: Option<PathBuf>,
@@ -94,32 +91,30 @@ impl ObserveOptions {
         self.live
     }
 
-    /// Returns the first option that needs `--observe` and was given without it.
-    pub(crate) fn first_given(&self) -> Option<&'static str> {
+    /// Returns the options that need `--observe` and were given.
+    pub(crate) fn given(&self) -> impl Iterator<Item = &'static str> {
         let given = [
             (self.hold.is_some(), "--hold"),
             (self.r#break.is_some(), "--break"),
-            (self.html.is_some(), "--html"),
             (self.screenshots.is_some(), "--screenshots"),
             (self.traces.is_some(), "--traces"),
         ];
-        given
-            .into_iter()
-            .find(|(is_given, _)| *is_given)
-            .map(|(_, name)| name)
+        let given = given.into_iter().filter(|(is_given, _)| *is_given);
+        given.map(|(_, name)| name)
     }
 }
 
 /// Runs it. Exit code 1: a query failed or was empty, a cause was not named, or the alert of what was broken did not fire.
 pub(super) async fn run(
     options: &ObserveOptions,
+    html: Option<&Path>,
     bind: std::net::IpAddr,
     seconds: Option<f64>,
     is_json: bool,
 ) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
     let version = prometheus::installed()?;
-    if let Some(folder) = &options.html {
+    if let Some(folder) = html {
         pages::check("--html", folder)?;
     }
     if let Some(folder) = &options.screenshots {
@@ -186,14 +181,14 @@ pub(super) async fn run(
         Some(broken) => fires(broken, &cluster, &mut prometheus).await?,
         None => true,
     };
-    let is_drawn = options.html.is_some() || options.screenshots.is_some();
+    let is_drawn = html.is_some() || options.screenshots.is_some();
     if is_drawn {
         let window = Window {
             seconds: scraped.elapsed().as_secs_f64(),
             step: 1.0,
         };
         let temporary = TempDir::new().context("cannot make a folder for pages")?;
-        let folder = options.html.as_deref().unwrap_or_else(|| temporary.path());
+        let folder = html.unwrap_or_else(|| temporary.path());
         pages::write(&mut prometheus, folder, window).await?;
         if let Some(pictures) = &options.screenshots {
             screenshots::take(folder, pictures).await?;

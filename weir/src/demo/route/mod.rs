@@ -16,19 +16,21 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
 use super::gpu::SoftGpu;
+use super::progress::Progress;
 use super::replay::{self, Answer, Outcome};
-use super::report::print;
 use super::workload::Workload;
-use super::{Arguments, progress_bar};
+use super::{Arguments, disturbance};
+use crate::output::print;
 use fleet::Fleet;
 use report::{Report, Run};
 use setup::{KnativePrograms, Setup};
-pub(super) use speeds::{SPEEDS_DEFAULT, Speeds};
+pub(super) use speeds::Speeds;
 
 /// Runs the scenario. Exit code 1: a request was not answered exactly once.
 pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
-    let speeds = arguments.speeds.get();
-    fleet::addresses(arguments.bind, speeds.len())?;
+    let speeds = arguments.speeds();
+    let speeds = speeds.get();
+    fleet::addresses(arguments.bind(), speeds.len())?;
     let gpu = SoftGpu::several(u32::try_from(speeds.len())?).await?;
     let knative = KnativePrograms::from_environment();
     let mut setups = vec![Setup::Stock, Setup::QueueProxies, Setup::Weir];
@@ -43,13 +45,13 @@ pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::R
             }
             _ => {
                 let slo = workload.longest_objective();
-                Fleet::start(arguments.bind, workload.cost, speeds, &gpu, setup, slo).await?
+                Fleet::start(arguments.bind(), workload.cost, speeds, &gpu, setup, slo).await?
             }
         };
         let pids = fleet.model_pids();
-        let progress = progress_bar(setup.name(), workload, arguments.json);
+        let progress = Progress::new(setup.name(), workload, !arguments.json);
         let answers = replay::replay(fleet.target(), workload, &progress).await;
-        progress.finish_and_clear();
+        progress.finish();
         fleet.check()?;
         let served = fleet.served().await?;
         let reported = fleet.reported().await?;
@@ -66,12 +68,16 @@ pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::R
     }
     let device = gpu.device()?;
     drop(gpu);
+    let disturbed = disturbance::of_requests(&device, workload);
+    let is_disturbed = disturbed.is_some();
     let report = Report {
         scenario: "route",
-        seed: arguments.seed,
-        load: workload.load() / arguments.speeds.sum(),
+        seed: arguments.seed(),
+        load: arguments.load(),
         speeds: speeds.to_vec(),
         device,
+        disturbed: is_disturbed,
+        disturbed_why: disturbed,
         runs,
         skipped: knative.err(),
     };
@@ -81,11 +87,8 @@ pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::R
         report.table(workload)
     };
     print(&text)?;
-    Ok(if report.every_request_was_answered_once() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let is_failed = !report.every_request_was_answered_once() || (is_disturbed && arguments.strict);
+    Ok(ExitCode::from(u8::from(is_failed)))
 }
 
 /// Returns what an activator has to report (design 4.9), in seconds of requests: the time from sending to the last byte, and

@@ -15,11 +15,15 @@ pub(super) struct Report {
     pub(super) scenario: &'static str,
     /// Which slice.
     pub(super) seed: u64,
-    /// Sum of service times divided by the span and by the sum of the speeds.
+    /// As it was asked for: sum of service times divided by the span and by the sum of the speeds.
     pub(super) load: f64,
     pub(super) speeds: Vec<f64>,
     /// What the functions computed on.
     pub(super) device: Device,
+    pub(super) disturbed: bool,
+    /// Why the result cannot be trusted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) disturbed_why: Option<String>,
     pub(super) runs: Vec<Run>,
     /// Why Knative's own programs were not run.
     #[serde(skip)]
@@ -121,7 +125,11 @@ impl Report {
         ];
         let table = new_table(&columns, self.runs.iter().map(Run::row).collect(), 1);
         let speeds: Vec<_> = self.speeds.iter().map(f64::to_string).collect();
-        let mut text = format!(
+        let mut text = self
+            .disturbed_why
+            .as_ref()
+            .map_or_else(String::new, |why| format!("Disturbed: {why}.\n"));
+        text.push_str(&format!(
             "Instances of speed {}, {} requests in {:.1} s, load {:.2}, slice {}; containerConcurrency 1.\n\
              stock: Knative's rules, in order of arrival. queue-proxies: any instance at once, deadline queues there. \
              weir: one deadline queue before all. knative: {}\n{table}\n{}\n",
@@ -135,7 +143,7 @@ impl Report {
                 |why| format!("not run, {why}."),
             ),
             self.device.line(),
-        );
+        ));
         if !self.every_request_was_answered_once() {
             text.push_str("Not every request was answered exactly once.\n");
         }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 /// Four alike.
-pub(crate) const SPEEDS_DEFAULT: &str = "1,1,1,1";
+const SPEEDS_DEFAULT: &str = "1,1,1,1";
 /// Instances, at most: a laptop runs three programs for each.
 const INSTANCES_MAX: usize = 16;
 const SPEED_MIN: f64 = 0.05;

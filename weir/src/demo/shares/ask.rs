@@ -40,9 +40,6 @@ pub(crate) struct Options {
     /// By what the times of the software GPU and of the agent's tokens are multiplied, and reported times divided.
     #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=8))]
     time: Option<u32>,
-    /// Exit code 1 if the machine was so late that the result cannot be trusted, or one of the suite could not be measured.
-    #[arg(long)]
-    strict: bool,
     /// Runs all measurements of the README one after the other, --seconds each, on pods of its own: quotas and elastic pods
     /// under three rules, a launch of seconds, FaST-GShare's S14, S17, eight pods of 5.4, S01 to S03.
     #[arg(long)]
@@ -99,8 +96,8 @@ pub(crate) enum Rule {
 }
 
 impl Options {
-    /// Whether anything is told that another scenario has no use for.
-    pub(crate) const fn first_given(&self) -> Option<&'static str> {
+    /// Returns the options that were given.
+    pub(crate) fn given(&self) -> impl Iterator<Item = &'static str> {
         let given = [
             (self.pods.is_some(), "--pods"),
             (self.work.is_some(), "--work"),
@@ -108,21 +105,10 @@ impl Options {
             (self.idle_from.is_some(), "--idle-from"),
             (self.idle_for.is_some(), "--idle-for"),
             (self.time.is_some(), "--time"),
-            (self.strict, "--strict"),
             (self.suite, "--suite"),
         ];
-        let mut at = 0;
-        while at < given.len() {
-            if given[at].0 {
-                return Some(given[at].1);
-            }
-            at += 1;
-        }
-        None
-    }
-
-    pub(crate) const fn is_strict(&self) -> bool {
-        self.strict
+        let given = given.into_iter().filter(|(is_given, _)| *is_given);
+        given.map(|(_, name)| name)
     }
 
     pub(crate) const fn is_suite(&self) -> bool {
@@ -138,7 +124,6 @@ impl Options {
             idle_from,
             idle_for,
             time,
-            strict: _,
             suite,
         } = self;
         if *suite && (pods.is_some() || work.is_some() || rule.is_some()) {

@@ -7,10 +7,12 @@ mod ask;
 mod hindrance;
 mod measure;
 mod node;
+mod page;
 mod report;
 mod suite;
 mod work;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,8 +21,9 @@ use softgpu::ledger::{Ledger, Select};
 use softgpu_wire::clock;
 use softgpu_wire::ledger::What;
 
+use super::disturbance;
 use super::gpu::{Device, SoftGpu};
-use super::report::print;
+use crate::output::{Destination, print};
 pub(crate) use ask::{Ask, Options, Pod, Rule, Work, pods};
 pub(crate) use hindrance::Hindrance;
 use measure::{Got, Stretch, TOKEN_NS, Track, float};
@@ -32,8 +35,6 @@ pub(crate) use report::{new_table, rate};
 const SECONDS: f64 = 10.0;
 /// Times a run is repeated whose machine was late.
 const REPEATS: usize = 2;
-/// Lag of the 99th percentile, as a part of the shortest token, above which a run is disturbed.
-const LAG_PART: f64 = 0.05;
 /// What is dropped before the measured span, before it is scaled.
 pub(crate) const DROPPED: Duration = Duration::from_secs(1);
 
@@ -57,20 +58,41 @@ pub(crate) struct Outcome {
     pub(crate) disturbed: Option<String>,
     /// How often it was run.
     pub(crate) runs: usize,
+    pub(crate) ledger: Computed,
+}
+
+/// When pods computed, by the device's ledger; times in ns of CLOCK_MONOTONIC.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    /// The measured span.
+    pub(crate) span: Stretch,
+    /// Of each pod, in order.
+    pub(crate) kernels: Vec<Vec<Stretch>>,
+}
+
+/// What comes of it, and how long it is measured.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) seconds: Option<f64>,
+    pub(crate) is_json: bool,
+    /// A disturbed result ends with exit code 1.
+    pub(crate) is_strict: bool,
+    /// Where a page is written.
+    pub(crate) html: Option<PathBuf>,
 }
 
 /// Runs what is asked for. An error is the user's to mend.
-pub(crate) async fn run(
-    options: &Options,
-    seconds: Option<f64>,
-    is_json: bool,
-) -> anyhow::Result<ExitCode> {
-    let ask = options.ask(seconds.unwrap_or(SECONDS))?;
+pub(crate) async fn run(options: &Options, output: &Output) -> anyhow::Result<ExitCode> {
+    let ask = options.ask(output.seconds.unwrap_or(SECONDS))?;
+    let html = output.html.as_deref().map(Destination::new).transpose()?;
     let is_disturbed = if options.is_suite() {
-        suite::run(&ask, is_json).await?
+        suite::run(&ask, output.is_json).await?
     } else {
         let outcome = measured(&ask).await?;
-        let text = if is_json {
+        if let Some(html) = html {
+            html.write(&page::html(&outcome))?;
+        }
+        let text = if output.is_json {
             serde_json::to_string(&report::json(&outcome))?
         } else {
             report::table(&outcome)
@@ -78,7 +100,7 @@ pub(crate) async fn run(
         print(&text)?;
         outcome.disturbed.is_some()
     };
-    Ok(if is_disturbed && options.is_strict() {
+    Ok(if is_disturbed && output.is_strict {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
@@ -150,19 +172,17 @@ pub(crate) async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
         busy: float(busy) / float(span.1 - span.0),
         hand_overs: measure::hand_overs(&tracks, span),
         passing_us: measure::passing_ns(&tracks, span).map(|ns| float(ns) / 1e3),
-        disturbed: disturbed(&device, ask.time),
+        disturbed: disturbance::of_tokens(&device, Duration::from_nanos(TOKEN_NS) * ask.time),
         device,
         ask: ask.clone(),
         runs: 1,
-    })
-}
-
-/// Why a run cannot be trusted.
-fn disturbed(device: &Device, time: u32) -> Option<String> {
-    let bound = float(TOKEN_NS) / 1e3 * f64::from(time) * LAG_PART;
-    let lag = device.lag_us.p99;
-    (lag > bound).then(|| {
-        format!("the software GPU was late: lag p99 {lag:.0} µs, above {bound:.0} µs, 5 % of the shortest token")
+        ledger: Computed {
+            span,
+            kernels: tracks
+                .into_iter()
+                .map(|track| measure::union(&track.kernels, span))
+                .collect(),
+        },
     })
 }
 

@@ -90,7 +90,7 @@ impl Node {
         let preload = folder.path().join("preload");
         fs::create_dir(&preload).context("cannot make a folder for the preload libraries")?;
         for library in LIBRARIES {
-            let (from, to) = (built(library)?, preload.join(library));
+            let (from, to) = (softgpu::stand_ins::library(library)?, preload.join(library));
             if fs::hard_link(&from, &to).is_err() {
                 fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
             }
@@ -481,26 +481,6 @@ fn device_environment(gpu: &SoftGpu) -> [(&'static str, String); 2] {
         ("LD_LIBRARY_PATH", folder.clone()),
         (place::VARIABLE, folder),
     ]
-}
-
-/// The newest of a library that lies beside this executable or where cargo builds it.
-fn built(name: &str) -> anyhow::Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot find the running program")?;
-    let folder = own.parent().unwrap_or_else(|| Path::new("/"));
-    let looked = [folder.join(name), folder.join("deps").join(name)];
-    let age = |path: &PathBuf| path.metadata().and_then(|about| about.modified()).ok();
-    let found = looked
-        .iter()
-        .filter_map(|path| Some((age(path)?, path)))
-        .max_by_key(|(age, _)| *age);
-    match found {
-        Some((_, path)) => Ok(path.clone()),
-        None => bail!(
-            "{name} not found: looked for {} and {}; `cargo build -p weir` builds it",
-            looked[0].display(),
-            looked[1].display()
-        ),
-    }
 }
 
 /// A pod's folder, as whoever runs containers makes it.

@@ -33,6 +33,9 @@ pub(crate) struct Json {
     scale: Scale,
     lag_us: Lag,
     pods: Vec<PodJson>,
+    /// What quotas add up to where that is above 1 and shares are scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quotas_scaled_from: Option<f64>,
     idle_while_waiting: f64,
     busy: f64,
     hand_overs: u64,
@@ -92,6 +95,7 @@ pub(crate) fn json(outcome: &Outcome) -> Json {
         scale: device.scale,
         lag_us: device.lag_us,
         pods: pods.collect(),
+        quotas_scaled_from: quota_sum_above_one(outcome),
         idle_while_waiting: outcome.idle_while_waiting,
         busy: outcome.busy,
         hand_overs: outcome.hand_overs,
@@ -103,6 +107,17 @@ pub(crate) fn json(outcome: &Outcome) -> Json {
         run_delay_ms: device.run_delay_ms,
         steal_ms: device.steal_ms,
     }
+}
+
+/// Returns what the pods' requested quotas add up to, if that is more than there is.
+pub(super) fn quota_sum_above_one(outcome: &Outcome) -> Option<f64> {
+    let pods = outcome.ask.pods.iter();
+    let sum: f64 = pods.clone().map(|pod| pod.request).sum();
+    // Pods that run side by side may add up to more than 1.
+    let is_scaled = pods
+        .zip(&outcome.asked)
+        .any(|(pod, asked)| pod.idle_for <= 0.0 && *asked < pod.request.min(pod.demand()) - 1e-6);
+    (sum > 1.0 + 1e-9 && is_scaled).then_some(sum)
 }
 
 /// Batches per second, as on a GPU whose times are not scaled.
@@ -161,14 +176,19 @@ pub(crate) fn table(outcome: &Outcome) -> String {
         "batches",
         "p99 ms",
     ];
-    let mut text = format!(
+    let mut text = String::new();
+    if let Some(why) = &outcome.disturbed {
+        let _written = writeln!(text, "Disturbed, after {} runs: {why}.", outcome.runs);
+    }
+    // A string takes everything.
+    let _written = write!(
+        text,
         "{} pods on one GPU for {} s, rule {}; shares of time in which at least one kernel of the pod ran, by the device's ledger.\n{}\n",
         ask.pods.len(),
         ask.seconds,
         ask.rule.name(),
         new_table(&columns, rows.collect(), 2),
     );
-    // A string takes everything.
     let _written = writeln!(
         text,
         "The device was busy for {}; idle although a pod with quota left waited: {}; {} hand-overs.",
@@ -177,8 +197,12 @@ pub(crate) fn table(outcome: &Outcome) -> String {
         outcome.hand_overs,
     );
     let _written = writeln!(text, "{}", outcome.device.line());
-    if let Some(why) = &outcome.disturbed {
-        let _written = writeln!(text, "Disturbed, after {} runs: {why}.", outcome.runs);
+    if let Some(sum) = quota_sum_above_one(outcome) {
+        let _written = writeln!(
+            text,
+            "Quotas add up to {:.0} %: what each pod was asked to get is scaled so that they add up to 100 %.",
+            sum * 100.0
+        );
     }
     text
 }

@@ -3,20 +3,21 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use indicatif::ProgressBar;
 use simulator::instance::{Fate, serve};
 use simulator::random::{Purpose, Streams};
 
 use super::super::children::{Children, Settings};
 use super::super::gpu::SoftGpu;
+use super::super::progress::Progress;
 use super::super::replay::{Answer, Outcome, replay};
-use super::super::report::{Figures, print, was_answered_once};
+use super::super::report::{Figures, was_answered_once};
 use super::super::trace::Trace;
 use super::super::workload::Workload;
 use super::compare::{Bound, Compared, Ranking, compared, mean, ranking};
 use super::hops::{self, Measured};
 use super::report::{self, Disturbed, Row};
 use super::{Arguments, announce, disturbed, say};
+use crate::output::print;
 
 /// Objectives in service times, as in the demo.
 const OBJECTIVE_FACTOR: f64 = 4.0;
@@ -190,7 +191,7 @@ impl<'a> Deadline<'a> {
         let gpu = SoftGpu::start().await?;
         let mut children =
             Children::start(self.arguments.bind, workload.cost, &gpu, settings).await?;
-        let answers = replay(children.address(), workload, &ProgressBar::hidden()).await;
+        let answers = replay(children.address(), workload, &Progress::hidden()).await;
         children.check()?;
         let served = children.served().await?;
         children.stop().await?;

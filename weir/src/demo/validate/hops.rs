@@ -11,12 +11,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use simulator::instance::{Hop, Hops};
 
 use super::super::children::{Children, Settings};
 use super::super::gpu::SoftGpu;
+use super::super::progress::Progress;
 use super::super::replay::{Outcome, replay};
 use super::super::workload::Workload;
 use super::{complain, disturbed};
@@ -172,7 +172,7 @@ async fn idle(bind: IpAddr, workload: &Workload, settings: Settings) -> anyhow::
 async fn once(bind: IpAddr, workload: &Workload, settings: Settings) -> anyhow::Result<Idle> {
     let gpu = SoftGpu::start().await?;
     let mut children = Children::start(bind, workload.cost, &gpu, settings).await?;
-    let answers = replay(children.address(), workload, &ProgressBar::hidden()).await;
+    let answers = replay(children.address(), workload, &Progress::hidden()).await;
     children.check()?;
     let executions = match settings {
         Settings::Stock => None,

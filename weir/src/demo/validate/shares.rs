@@ -23,11 +23,11 @@ use simulator::shared::models::{GateTimes, GpuParts};
 use simulator::shared::{self, Counted, Loop, Models, Noise, loops};
 use simulator::statistics::Percentile;
 
-use super::super::report::print;
 use super::super::shares::{Ask, DROPPED, Hindrance, Outcome, Pod, Rule, Work, once, pods};
 use super::compare::{Bound, compared, ranking};
 use super::report::{self, Disturbed, Row};
 use super::{Arguments, announce, disturbed, say};
+use crate::output::print;
 
 /// What is compared: a name, the pods, their work unless they say otherwise, the GPU.
 const CASES: [(&str, &str, Work, &str); 5] = [

@@ -3,6 +3,6 @@
 use jiff::Timestamp;
 
 /// Date and time as "2026-01-31 12:05 UTC".
-pub(super) fn now() -> String {
+pub(crate) fn now() -> String {
     Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()
 }

@@ -1,0 +1,91 @@
+//! What is printed, and files that are written as a whole or not at all.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use tempfile::NamedTempFile;
+
+/// A page that is to be written. That it can be is known before anything is run.
+#[derive(Debug)]
+pub(crate) struct Destination(PathBuf);
+
+impl Destination {
+    /// Checks that the file can be written.
+    pub(crate) fn new(path: &Path) -> anyhow::Result<Self> {
+        can_be_written(path)?;
+        Ok(Self(path.to_owned()))
+    }
+
+    pub(crate) fn write(&self, page: &str) -> anyhow::Result<()> {
+        whole_file(&self.0, |to| Ok(to.write_all(page.as_bytes())?))
+    }
+}
+
+fn cannot(path: &Path) -> String {
+    format!("{} cannot be written", path.display())
+}
+
+/// A file beside the one that is to be written: what was there stays until all of it is.
+fn beside(path: &Path) -> anyhow::Result<NamedTempFile> {
+    if path.is_dir() {
+        anyhow::bail!("{}: it is a folder, a file is needed", cannot(path));
+    }
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    if !folder.is_dir() {
+        anyhow::bail!(
+            "{}: there is no folder {}, and none is made",
+            cannot(path),
+            folder.display()
+        );
+    }
+    let mut builder = tempfile::Builder::new();
+    // Less what the process masks, as any other file.
+    builder.permissions(Permissions::from_mode(0o666));
+    let made = builder.tempfile_in(folder);
+    // The error's own text names the temporary file, of which a user knows nothing.
+    made.map_err(|error| io::Error::from(error.kind()))
+        .with_context(|| cannot(path))
+}
+
+/// A pipe or a device has nothing that could stay.
+fn is_stream(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|own| !own.is_file() && !own.is_dir())
+}
+
+/// Checks that a file can be written, before hours are spent on what it is to hold.
+pub(crate) fn can_be_written(path: &Path) -> anyhow::Result<()> {
+    if !is_stream(path) {
+        drop(beside(path)?);
+    }
+    Ok(())
+}
+
+/// Writes a file as a whole or not at all.
+pub(crate) fn whole_file<T>(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let name = || cannot(path);
+    if is_stream(path) {
+        let mut to = File::options().write(true).open(path).with_context(name)?;
+        return write(&mut to).with_context(name);
+    }
+    let mut beside = beside(path)?;
+    let outcome = write(beside.as_file_mut()).with_context(name)?;
+    let kept = beside.persist(path).map_err(|error| error.error);
+    kept.with_context(name)?;
+    Ok(outcome)
+}
+
+/// Writes to stdout.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", text.trim_end())?;
+    stdout.flush()
+}
