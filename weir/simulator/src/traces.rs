@@ -56,7 +56,8 @@ use lines::Lines;
 
 /// Most text of a file, unpacked, bytes: 16 GiB.
 pub const TEXT_MAX: u64 = 16 << 30;
-/// Most bytes of text for each byte of a gzip file, beyond the first [`UNPACKED_FREELY`]: public traces have up to 60.
+/// Most bytes of text for each byte of a gzip file, beyond the first [`UNPACKED_FREELY`]: names and times of requests do not repeat so
+/// often, and a file that is made to fill the memory unpacks to a thousand times its size.
 pub const UNPACKED_MAX: u64 = 200;
 /// Text of a gzip file that is read whatever the file's size is, bytes.
 pub const UNPACKED_FREELY: u64 = 16 << 20;

@@ -25,6 +25,7 @@ use self::client::{Answer, Outcome};
 use self::load::{Load, Template};
 use self::rounds::Trial;
 use self::verdict::{Circumstances, Expectation, Round, Verdict};
+use crate::demo::percentile;
 use crate::output::{Destination, print};
 use crate::proxy::{Late, Target, raise_open_files, slo, target};
 use crate::runtime::until_interrupted;
@@ -200,12 +201,6 @@ fn latencies(trial: &Trial, settings: usize) -> (Vec<Duration>, usize) {
     let mut latencies: Vec<Duration> = served.map(|answer| answer.latency).collect();
     latencies.sort_unstable();
     (latencies, all().count())
-}
-
-/// Nearest rank among so many, of which those that are not there are longer than all that are.
-fn percentile(sorted: &[Duration], percent: usize, count: usize) -> Option<Duration> {
-    let rank = (count * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied()
 }
 
 fn circumstances(arguments: &Arguments, trial: &Trial) -> Circumstances {

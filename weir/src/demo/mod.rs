@@ -27,6 +27,7 @@ use simulator::routing;
 pub(crate) use self::children::get;
 pub(crate) use self::gpu::serve as serve_software_gpu;
 pub(crate) use self::observe::{PrometheusError, TracesError};
+pub(crate) use self::report::percentile;
 use self::trace::Trace;
 use self::workload::Workload;
 

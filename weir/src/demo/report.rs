@@ -77,6 +77,10 @@ impl Figures {
             .count();
         #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
         let (share, sent) = (hits as f64, requests as f64);
+        let ms = |percent: usize, count: usize| {
+            let latency = percentile(&latencies, percent, count);
+            latency.map(|latency| latency.as_secs_f64() * 1e3)
+        };
         let served = count(Outcome::Served);
         let is_failed = |answer: &&&Answer| matches!(answer.outcome, Some(Outcome::Other(_)));
         let given = answers.iter().filter(|a| a.outcome.is_some()).count();
@@ -85,11 +89,11 @@ impl Figures {
             in_time: hits,
             answered: served,
             hit_rate: share / sent.max(1.0),
-            p50_ms: percentile(&latencies, 50, latencies.len()),
-            p95_ms: percentile(&latencies, 95, latencies.len()),
-            p99_ms: percentile(&latencies, 99, latencies.len()),
+            p50_ms: ms(50, latencies.len()),
+            p95_ms: ms(95, latencies.len()),
+            p99_ms: ms(99, latencies.len()),
             // What was not answered comes last.
-            p99_sent_ms: percentile(&latencies, 99, requests),
+            p99_sent_ms: ms(99, requests),
             goodput_rps: share / workload.span.as_secs_f64(),
             refused: count(Outcome::Refused),
             shed: count(Outcome::Shed),
@@ -118,10 +122,8 @@ impl Figures {
     }
 }
 
-/// Nearest rank among so many, of which those that are not there are longer than all that are; in milliseconds.
-fn percentile(sorted: &[Duration], percent: usize, count: usize) -> Option<f64> {
+/// Returns the latency of nearest rank among so many, of which those that are not there are longer than all that are.
+pub(crate) fn percentile(sorted: &[Duration], percent: usize, count: usize) -> Option<Duration> {
     let rank = (count * percent).div_ceil(100).max(1);
-    sorted
-        .get(rank - 1)
-        .map(|latency| latency.as_secs_f64() * 1e3)
+    sorted.get(rank - 1).copied()
 }
